@@ -29,12 +29,23 @@ def raw(value):
     return RawBSONDocument(encode(value)) if isinstance(value, dict) else value
 
 
+def function(body):
+    return {"$function": {"body": body, "args": [], "lang": "js"}}
+
+
 COMMANDS = {
     "filters": lambda: {"find": "c", "filter": {f"a{i}": i for i in range(150_000)}},
     "plans": lambda: {"count": "c", "query": {"$or": [{"a": i, "b": i} for i in range(30_000)]}},
     "values": lambda: {
         "aggregate": "c",
         "pipeline": [{"$limit": 3}, {"$project": {"x": {"$size": {"$range": [0, {"$multiply": ["$n", 50_000]}]}}}}],
+        "cursor": {},
+    },
+    "scripts": lambda: {
+        "aggregate": "c",
+        "pipeline": [{"$limit": 1}, {"$project": {"x": function(
+            "function() { var a = []; for (var i = 0; i < 60; i++) a.push('x'.repeat(1e6) + i); return a.length; }"
+        )}}],
         "cursor": {},
     },
     "updates": lambda: {
@@ -85,3 +96,16 @@ def test_very_many_boundaries_of_buckets(server):
         found = list(client.big.c.aggregate([{"$bucket": {"groupBy": "$a", "boundaries": boundaries}}]))
     assert found == [{"_id": i, "count": 1} for i in range(20)]
     assert watch.most - watch.first < 150, f"{watch.most - watch.first} MB for 4 MB"
+
+
+def test_a_cursor_that_rests_keeps_nothing_of_its_scripts(server):
+    """What a script has put into its global variables goes with the batch."""
+    fills = "function() { if (!globalThis.kept) { kept = []; for (var i = 0; i < 20; i++) kept.push('x'.repeat(1e6) + i); } return kept.length; }"
+    with server.client() as client, Watch(server.process.pid) as watch:
+        cursors = []
+        for _ in range(24):
+            cursor = client.big.c.aggregate([{"$project": {"x": function(fills)}}], batchSize=2)
+            next(cursor)
+            cursors.append(cursor)
+        assert watch.most - watch.first < 300, f"{watch.most - watch.first} MB"
+        assert [sum(d["x"] for d in c) for c in cursors] == [19 * 20] * 24

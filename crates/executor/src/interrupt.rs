@@ -7,7 +7,7 @@
 
 use crate::operation_memory;
 use bson::{Doc, Val, Value};
-use errors::{Fallible, Result, Suspension, bail};
+use errors::{Fallible, Result, Stop, Suspension, bail};
 use parking_lot::Mutex;
 use query::expr::{Vars, Watchdog};
 use query::script::{Emitted, Function, Globals, Scripts};
@@ -51,6 +51,8 @@ pub(crate) struct Interrupt {
     /// The operation's scripts: nothing until one is called.
     scripts: script::ScriptEngine,
     scripting: bool,
+    /// Why a script was ended, when it was for its memory.
+    refused: Mutex<Option<Stop>>,
     /// Itself, for the scripts to ask.
     this: Weak<Interrupt>,
 }
@@ -77,6 +79,11 @@ impl Interrupt {
         let asked = cell.clone();
         vars.set_watchdog(asked);
         (cell, Arc::new(vars))
+    }
+
+    /// Between two batches nothing of the scripts is kept.
+    pub fn rest(&self) {
+        self.scripts.rest();
     }
 
     /// Another run continues with the same variables.
@@ -148,14 +155,29 @@ impl Interrupt {
     fn ran<T>(&self, made: std::result::Result<T, errors::Error>) -> Result<T> {
         if made.is_err() {
             self.check()?;
+            if let Some(refused) = self.refused.lock().take() {
+                return Err(refused);
+            }
         }
         Ok(made?)
+    }
+
+    fn ends_script(&self) -> bool {
+        if self.check().is_err() {
+            return true;
+        }
+        let weighed = self.weigh(0);
+        let ends = weighed.is_err();
+        if let Err(refused) = weighed {
+            *self.refused.lock() = Some(refused);
+        }
+        ends
     }
 
     /// For the scripts to ask whether they must end.
     fn for_scripts(&self) -> script::Interrupted {
         let this = self.this.clone();
-        Box::new(move || this.upgrade().is_none_or(|i| i.check().is_err()))
+        Box::new(move || this.upgrade().is_none_or(|i| i.ends_script()))
     }
 }
 

@@ -13,7 +13,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("geo", &["bson", "errors"]),
     ("uring", &[]),
     ("own_process", &[]),
-    ("script", &["bson", "errors"]),
+    ("script", &["alloc_meter", "bson", "errors"]),
     ("wire", &["errors"]),
     ("text", &["bson", "errors"]),
     ("time_series", &["bson", "errors"]),

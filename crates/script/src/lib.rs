@@ -119,6 +119,13 @@ impl ScriptEngine {
         self.in_realm(&call.globals, interrupted, |realm| realm.map(call, out))
     }
 
+    /// Between two batches of a cursor: the realm goes, with all that it holds. The next call makes another.
+    pub fn rest(&self) {
+        if let Ok(mut realm) = self.realm.lock() {
+            *realm = None;
+        }
+    }
+
     fn in_realm<T>(
         &self,
         globals: &RealmGlobals<'_>,

@@ -39,6 +39,19 @@ impl Watched {
     }
 }
 
+/// A block that has taken the place of one of `old` bytes; null is none. It counts for its thread.
+///
+/// # Safety
+///
+/// `made` is null or a block of the system's allocator.
+unsafe fn counted(old: usize, made: *mut u8) -> *mut u8 {
+    if !made.is_null() {
+        // SAFETY: the caller's.
+        alloc_meter::changed(old, unsafe { bytes_of(made.cast()) });
+    }
+    made
+}
+
 // SAFETY: all blocks are those of the system's allocator, whose alignment and sizes are the requested
 // ones.
 unsafe impl Allocator for Watched {
@@ -46,25 +59,32 @@ unsafe impl Allocator for Watched {
         match self.refuses(size) {
             true => ptr::null_mut(),
             // SAFETY (here and below): the calls of C's library, with what they gave.
-            false => unsafe { libc::malloc(size).cast() },
+            false => unsafe { counted(0, libc::malloc(size).cast()) },
         }
     }
 
     fn calloc(&mut self, count: usize, size: usize) -> *mut u8 {
         match self.refuses(count.saturating_mul(size)) {
             true => ptr::null_mut(),
-            false => unsafe { libc::calloc(count, size).cast() },
+            false => unsafe { counted(0, libc::calloc(count, size).cast()) },
         }
     }
 
     unsafe fn dealloc(&mut self, ptr: *mut u8) {
-        unsafe { libc::free(ptr.cast()) }
+        unsafe {
+            alloc_meter::changed(bytes_of(ptr.cast()), 0);
+            libc::free(ptr.cast())
+        }
     }
 
     unsafe fn realloc(&mut self, ptr: *mut u8, new_size: usize) -> *mut u8 {
         match self.refuses(new_size) {
             true => ptr::null_mut(),
-            false => unsafe { libc::realloc(ptr.cast(), new_size).cast() },
+            false => unsafe {
+                let old = bytes_of(ptr.cast());
+                let made = libc::realloc(ptr.cast(), new_size).cast::<u8>();
+                counted(if made.is_null() { 0 } else { old }, made)
+            },
         }
     }
 

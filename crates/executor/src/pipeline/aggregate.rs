@@ -254,6 +254,7 @@ impl PipelineCursor {
     /// As [`FindCursor::release`]. Fails where a long document can be kept neither in memory nor in
     /// a file.
     pub fn release(&mut self, ctx: &mut OpCtx) -> Result<()> {
+        self.interrupt.rest();
         self.idle = Some(Idle::leave(ctx, &mut *self.source, self.pending)?);
         Ok(())
     }

@@ -497,6 +497,9 @@ impl FindCursor {
     /// batch may read from the disk: a later batch cannot start over, so it must not move to a
     /// worker half-way.
     pub fn release(&mut self) {
+        if let Some(i) = &self.interrupt {
+            i.rest();
+        }
         self.leave(self.pending);
     }
 
