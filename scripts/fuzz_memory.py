@@ -65,6 +65,13 @@ class Client:
         return reply.get("code", 0)
 
 
+def held(fuzzed):
+    """What the server says that it holds, in MB."""
+    said = fuzzed.db.client.admin.command("serverStatus")["pandodb"]
+    parts = {"messages": said["inFlight"], "stages": said["stages"], "operations": said["operationMemory"], "cursors": said["cursors"]}
+    return {name: part["bytes"] >> 20 for name, part in parts.items()} | {"cursors themselves": said["cursors"]["ownBytes"] >> 20}
+
+
 def longest(fuzzed, name, make):
     """The command of a shape that takes the server about LONG_S."""
     n, command = 1000, None
@@ -124,6 +131,8 @@ class Mix:
             mb = fuzzed.resident_mb()
             if mb > self.most[0]:
                 self.most = (mb, sorted(self.running.values()))
+                if mb > CACHE_MB + MOST_MB or os.environ.get("PANDO_TELL"):
+                    print(f"{mb} MB: {held(fuzzed)}", flush=True)
             time.sleep(0.05)
 
 

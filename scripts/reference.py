@@ -129,7 +129,7 @@ OWN_FIGURES = {
     "eventLoops.longestHeldMs": "the longest of them",
     "stages.limitBytes": "what blocking stages may hold together",
     "stages.bytes": "what they hold",
-    "operationMemory.limitBytes": "what operations that hold more than 2 MB may hold together",
+    "operationMemory.limitBytes": "what operations that hold more than 1 MB may hold together",
     "operationMemory.bytes": "what they hold",
     "operationMemory.waits": "how often an operation has waited for such memory",
     "operationMemory.refused": "how often one was refused after that",
@@ -239,7 +239,7 @@ LIMITS = [
         ("a blocking stage", "executor/src/read/sorter.rs", "MEMORY_LIMIT", "bytes", "temporary files, or 292"),
         ("one value of an expression", "query/src/expr/values.rs", "MAX_INTERMEDIATE_BYTES", "bytes", "ExceededMemoryLimit (146)"),
         ("what one operation allocates, beside stages", "executor/src/operation_memory.rs", "MOST_OF_ONE", "bytes", "ExceededMemoryLimit (146)"),
-        ("what all allocate that hold more than 2 MB", "executor/src/operation_memory.rs", "LIMIT", "bytes", "one goes on, others wait; 146 after 30 s"),
+        ("what all allocate that hold more than 1 MB", "executor/src/operation_memory.rs", "LIMIT", "bytes", "one goes on, others wait; 146 after 30 s"),
     ]),
     ("Search", [
         ("dimensions of a vector", "search/src/vector_definition.rs", "MOST_DIMENSIONS", "", "refused"),

@@ -38,7 +38,7 @@ COMMANDS = {
     "plans": lambda: {"count": "c", "query": {"$or": [{"a": i, "b": i} for i in range(30_000)]}},
     "values": lambda: {
         "aggregate": "c",
-        "pipeline": [{"$limit": 3}, {"$project": {"x": {"$size": {"$range": [0, {"$multiply": ["$n", 50_000]}]}}}}],
+        "pipeline": [{"$limit": 1}, {"$project": {"x": {"$size": {"$range": [0, {"$multiply": ["$n", 30_000]}]}}}}],
         "cursor": {},
     },
     "scripts": lambda: {
@@ -104,7 +104,7 @@ def test_a_cursor_that_rests_keeps_nothing_of_its_scripts(server):
     with server.client() as client, Watch(server.process.pid) as watch:
         cursors = []
         for _ in range(24):
-            cursor = client.big.c.aggregate([{"$project": {"x": function(fills)}}], batchSize=2)
+            cursor = client.big.c.aggregate([{"$project": {"x": function(fills)}}], batchSize=10)
             next(cursor)
             cursors.append(cursor)
         assert watch.most - watch.first < 300, f"{watch.most - watch.first} MB"

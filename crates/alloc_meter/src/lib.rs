@@ -5,6 +5,7 @@
 //! operation mean something.
 
 use std::cell::Cell;
+use std::sync::OnceLock;
 
 thread_local! {
     static HELD: Cell<isize> = const { Cell::new(0) };
@@ -20,6 +21,21 @@ pub fn changed(old: usize, new: usize) {
 #[inline]
 pub fn held() -> isize {
     HELD.get()
+}
+
+static GIVING_BACK: OnceLock<fn()> = OnceLock::new();
+
+/// The allocator's own: returns what this thread has freed, and what nobody has, to the system.
+pub fn gives_back_by(give_back: fn()) {
+    let _ = GIVING_BACK.set(give_back);
+}
+
+/// Memory that a thread has freed stays with the thread until it allocates again: one that has held much, and is going to wait or
+/// to sleep, gives it back.
+pub fn give_back() {
+    if let Some(give_back) = GIVING_BACK.get() {
+        give_back();
+    }
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ use storage::{Committed, Entry, Observer, Store};
 /// The most memory that documents of idle cursors hold, in bytes.
 const CURSOR_MEMORY: usize = 64 << 20;
 /// What cursors hold themselves, with their commands. It has no other place, so short ones may hold twice as much.
-const OPEN_CURSORS: usize = 96 << 20;
+const OPEN_CURSORS: usize = 64 << 20;
 
 /// What every operation shares: the store and its catalog.
 pub struct Engine {

@@ -34,6 +34,7 @@ const LOOK: Duration = Duration::from_millis(100);
 /// that is free for a moment, in one thread's share while another asks the system for more, was a
 /// hundred megabytes and more.
 pub fn keep_within(cache_bytes: u64) {
+    alloc_meter::gives_back_by(allocator::give_back);
     let most = cache_bytes.saturating_add(BESIDE_CACHE);
     let watch = move || {
         // Where the system does not tell, nothing is done.

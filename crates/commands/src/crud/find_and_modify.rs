@@ -1,6 +1,7 @@
 //! `findAndModify`.
 
 use super::batch::{self, Common};
+use super::update::reserve_for;
 use super::variables;
 use crate::clock::now_millis;
 use crate::request::collation::{self, CollationArgument};
@@ -91,7 +92,9 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         Some(u) => {
             let filters = a.array_filters.into_iter().flat_map(|f| f.values());
             let filters: Vec<Doc> = filters.filter_map(|v| v.as_doc()).collect();
-            Some(Update::parse(u, &filters, &env)?)
+            let update = Update::parse(u, &filters, &env)?;
+            reserve_for(&mut cx.op, u)?;
+            Some(update)
         }
         None => None,
     };

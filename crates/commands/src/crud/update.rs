@@ -7,7 +7,7 @@ use crate::request::collation::{self, CollationArgument};
 use crate::request::{CommandContext, Done};
 use bson::{Doc, Val, Value, Writer};
 use errors::{Error, Result, Stop, bail};
-use executor::{Retry, StmtResult, UpdateRequest, Updated};
+use executor::{OpCtx, Retry, StmtResult, UpdateRequest, Updated};
 use front::idl;
 use planner::Hint;
 use query::expr::{ParseEnv, Vars};
@@ -56,6 +56,18 @@ idl::arguments! {
     }
     ignored: "upsertSupplied" | "sampleId" | "allowShardKeyUpdatesWithoutFullShardKeyInQuery"
         | "includeQueryStatsMetricsForOpIndex";
+}
+
+/// A longer update reserves memory for what becomes of it, in times of its length: the document of before and after, the entry, keys,
+/// the engine's batch.
+const LONG_UPDATE: usize = 256 << 10;
+const ENTRY_OF_UPDATE: usize = 8;
+
+pub(super) fn reserve_for(op: &mut OpCtx<'_>, update: Val<'_>) -> Result<()> {
+    match update.bytes.len() {
+        ..LONG_UPDATE => Ok(()),
+        long => op.reserve(ENTRY_OF_UPDATE * long),
+    }
 }
 
 fn read(d: Doc<'_>) -> Result<Written<'_>> {
@@ -168,7 +180,9 @@ pub(super) fn execute(
     shared: &mut Statements,
     at: usize,
 ) -> Result<Updated> {
+    let written = s;
     let s = parse(s, &*shared.env_of(cx, ns, &s.collation)?, &shared.vars)?;
+    reserve_for(&mut cx.op, written.u)?;
     if s.multi && shared.hold.is_some() {
         bail!(
             InvalidOptions,

@@ -278,6 +278,16 @@ impl<'a> OpCtx<'a> {
         self.check()
     }
 
+    /// Room for so many bytes that a write is going to take once it has latched its records: its entry, and what the engine makes of
+    /// that. It counts until the operation ends or reserves other room. Waits, unless the operation is on an event loop, whose
+    /// writes are short.
+    pub fn reserve(&mut self, bytes: usize) -> Result<()> {
+        match self.may_offload() {
+            true => Ok(()),
+            false => operation_memory::reserve(bytes, &|| self.check()),
+        }
+    }
+
     /// Pauses, so that a conflicting operation may end.
     pub(crate) fn let_others(&mut self) -> Result<()> {
         self.need_worker()?;

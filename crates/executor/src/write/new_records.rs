@@ -2,6 +2,7 @@
 //! session's record of it.
 
 use crate::op::OpCtx;
+use crate::operation_memory;
 use crate::records::{self, duplicate_id, latch_hash};
 use crate::write::capped::{self, Placement};
 use crate::write::index_changes::Versions;
@@ -88,6 +89,8 @@ pub(crate) fn insert_chunk(
     ctx.check()?;
     let mut write = RecordWrite::new(target);
     let hashes = latches_of(ctx, &mut write, &mut chunk)?;
+    // The entry, and the engine's batch.
+    ctx.reserve(2 * operation_memory::held())?;
     let placement = loop {
         write.latch(ctx, &hashes)?;
         refuse_duplicates(ctx, &write, &mut chunk, ordered)?;

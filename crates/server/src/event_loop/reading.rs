@@ -25,12 +25,12 @@ const SLOWEST: u64 = 16 << 10;
 const LOOK: Duration = Duration::from_secs(1);
 
 /// The memory that a message of `len` bytes takes, of which `start` has arrived: once for itself
-/// (twice if compressed), and once for processing it; nothing for short messages.
+/// (and what it is decompressed to); nothing for short messages. What it is processed into counts for its operation.
 fn claim(len: usize, start: &[u8]) -> usize {
     let plain = wire::plain_bytes(start);
     match (len > SMALL_BYTES, plain > SMALL_BYTES) {
-        (_, true) => len + 2 * plain,
-        (true, false) => 2 * len,
+        (_, true) => len + plain,
+        (true, false) => len,
         (false, false) => 0,
     }
 }
