@@ -25,7 +25,7 @@ pub fn held() -> isize {
 
 static GIVING_BACK: OnceLock<fn()> = OnceLock::new();
 
-/// The allocator's own: returns what this thread has freed, and what nobody has, to the system.
+/// The allocator's own: returns what this thread has freed, and what no thread has, to the system.
 pub fn gives_back_by(give_back: fn()) {
     let _ = GIVING_BACK.set(give_back);
 }

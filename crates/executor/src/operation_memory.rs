@@ -5,7 +5,7 @@
 //! Each may hold [`FREE`] bytes, uncounted. What holds more counts, and waits where all that count hold
 //! [`LIMIT`]: but for the one that has counted for the longest, which may go on to the limit of one
 //! operation, and ends one day. One that has waited for [`LONGEST_WAIT`] is refused, and one more than [`MOST_WAITING`] at once.
-//! One that has latched records waits for nobody, and is refused where all hold [`MOST_OF_ALL`].
+//! One that has latched records does not wait, and is refused where all hold [`MOST_OF_ALL`].
 //!
 //! Invariants: of operations that wait for each other one goes on; an operation that has ended holds
 //! nothing.
@@ -355,7 +355,7 @@ mod tests {
             })
         });
         assert_eq!(all.figures().bytes, 0);
-        assert!(allocated(900 * MB, weighed).is_ok(), "nobody counts");
+        assert!(allocated(900 * MB, weighed).is_ok(), "no operation runs");
         let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             all.within(|| {
                 allocated(100 * MB, weighed).unwrap();
@@ -403,7 +403,7 @@ mod tests {
                 let much = allocated(150 * MB, || weigh(0, true, &free)).unwrap_err();
                 assert!(
                     much.is(Code::ExceededMemoryLimit),
-                    "nobody waits with latches"
+                    "no operation waits with latches"
                 );
             });
             let asked = Cell::new(0);

@@ -26,7 +26,7 @@ use bson::{Doc, Writer};
 use errors::{Code, Error, Result, Stop, Suspension, err};
 use executor::{OpCtx, ViewTaken, WriteGroup};
 use front::Args;
-use front::{Specification, flag, specification};
+use front::{RequiredAccess, Specification, flag, specification};
 use parking_lot::Mutex;
 use service::config::ClusterRole;
 use service::{Client, Kept, Mode, Needs, Outcome, Request, Unfinished};
@@ -251,11 +251,17 @@ impl Commands {
         cx.transaction = statement;
         let done = {
             let question = cx.op.question();
-            self.engine.operation_memory.within(|| {
-                storage::long_steps::asking(cx.op.deadline, &question, || {
+            let deadline = cx.op.deadline;
+            let mut run = || {
+                storage::long_steps::asking(deadline, &question, || {
                     run_of_ranges(&mut cx, call, start, &admission)
                 })
-            })
+            };
+            match call.command.needs {
+                // What members send each other, and operators, does not wait for clients.
+                RequiredAccess::Cluster(_) => run(),
+                _ => self.engine.operation_memory.within(run),
+            }
         };
         let suspended = matches!(done, Err(Stop::Suspended(_)));
         if cx.op.commit_failed {
