@@ -109,3 +109,16 @@ def test_a_cursor_that_rests_keeps_nothing_of_its_scripts(server):
             cursors.append(cursor)
         assert watch.most - watch.first < 300, f"{watch.most - watch.first} MB"
         assert [sum(d["x"] for d in c) for c in cursors] == [19 * 20] * 24
+
+
+def test_the_largest_documents_are_written_whatever_their_keys(server):
+    with server.client() as client:
+        db = client.keys
+        db.many.create_index("a")
+        db.paths.create_index("$**")
+        db.many.insert_one({"_id": 1, "a": list(range(1_000_000))})
+        db.many.replace_one({"_id": 1}, {"a": list(range(1, 1_000_001))})
+        db.paths.insert_one({"_id": 1, **{f"field{i}": f"value {i}" for i in range(350_000)}})
+        assert db.many.count_documents({"a": 1_000_000}) == 1 == db.paths.count_documents({"field7": "value 7"})
+        assert db.many.count_documents({"a": {"$in": [f"s{i}" for i in range(500_000)] + [5]}}) == 1
+        assert figures(client)["bytes"] == 0

@@ -23,6 +23,8 @@ const FREE: usize = 1 << 20;
 const LIMIT: usize = 64 << 20;
 /// The most that one operation may take.
 const MOST_OF_ONE: usize = 256 << 20;
+/// The same once it has latched records: with what it writes.
+const MOST_OF_WRITE: usize = 512 << 20;
 const MOST_OF_ALL: usize = 320 << 20;
 /// An operation that has held so much gives free memory back when it ends; less is used again by the next.
 const GIVEN_BACK: usize = 8 << 20;
@@ -184,7 +186,8 @@ impl Counted {
 /// What came of weighing.
 enum Weighed {
     Fits,
-    TooLarge,
+    /// More than that.
+    TooLarge(usize),
     /// It waits for others, unless it has latched records.
     Full(Arc<OperationMemory>, bool),
 }
@@ -198,8 +201,14 @@ impl Running {
         let held = self.held();
         self.most = self.most.max(held);
         let bytes = held + self.reserved + more;
-        if bytes > MOST_OF_ONE {
-            return Weighed::TooLarge;
+        // What is reserved is an estimate, and is shared out only. A latched write has its entry too.
+        let most = if self.latched {
+            MOST_OF_WRITE
+        } else {
+            MOST_OF_ONE
+        };
+        if held + more > most {
+            return Weighed::TooLarge(most);
         }
         if bytes <= FREE && self.number.is_none() {
             return Weighed::Fits;
@@ -218,9 +227,9 @@ fn weigh_once(more: usize) -> Result<Option<(Arc<OperationMemory>, bool)>> {
     match weighed {
         Weighed::Fits => Ok(None),
         Weighed::Full(all, latched) => Ok(Some((all, latched))),
-        Weighed::TooLarge => Err(err!(
+        Weighed::TooLarge(most) => Err(err!(
             ExceededMemoryLimit,
-            "The operation takes more than {MOST_OF_ONE} bytes of memory for what it is parsed into and the values that it makes"
+            "The operation takes more than {most} bytes of memory for what it is parsed into and the values that it makes"
         )
         .into()),
     }
