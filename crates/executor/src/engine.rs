@@ -108,6 +108,7 @@ impl Engine {
             document_keys: DocumentKeys::default(),
             search: SearchIndexes::default(),
         });
+        engine.operation_memory.borrow_from(&engine.store);
         let view = engine
             .store
             .observe(Arc::new(FollowPrepared(Arc::downgrade(&engine))))?;

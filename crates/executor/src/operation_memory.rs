@@ -15,17 +15,21 @@ use errors::{Result, Stop, Suspension, err};
 use parking_lot::Mutex;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
+use storage::{CacheLoan, Store};
 
 /// So much does not count.
 const FREE: usize = 1 << 20;
 const LIMIT: usize = 64 << 20;
 /// The most that one operation may take.
-const MOST_OF_ONE: usize = 256 << 20;
+const MOST_OF_ONE: usize = 384 << 20;
 /// The same once it has latched records: with what it writes.
 const MOST_OF_WRITE: usize = 512 << 20;
 const MOST_OF_ALL: usize = 320 << 20;
+/// What an operation holds past this the cache lends, as far as it does.
+const OWN: usize = 32 << 20;
+const LEAST_LENT: usize = 4 << 20;
 /// An operation that has held so much gives free memory back when it ends; less is used again by the next.
 const GIVEN_BACK: usize = 8 << 20;
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
@@ -42,6 +46,8 @@ const HELD_OF_FIELD: usize = 256;
 #[derive(Default)]
 pub struct OperationMemory {
     counted: Mutex<Counted>,
+    /// Whose cache lends what a large operation holds past [`OWN`].
+    lender: OnceLock<Weak<Store>>,
 }
 
 #[derive(Default)]
@@ -74,6 +80,7 @@ struct Running {
     latched: bool,
     /// What it is going to take ([`reserve`]).
     reserved: usize,
+    loan: Option<CacheLoan>,
 }
 
 thread_local! {
@@ -114,9 +121,15 @@ impl OperationMemory {
             most: 0,
             latched: false,
             reserved: 0,
+            loan: None,
         }));
         let _end = End;
         work()
+    }
+
+    /// Has the cache of this store lend.
+    pub(crate) fn borrow_from(&self, store: &Arc<Store>) {
+        let _ = self.lender.set(Arc::downgrade(store));
     }
 
     pub fn figures(&self) -> OperationMemoryFigures {
@@ -193,6 +206,23 @@ enum Weighed {
 }
 
 impl Running {
+    /// What a large operation holds, the cache has less: the whole is no more for it. Where the cache lends no more, it is.
+    fn borrow(&mut self, held: usize) {
+        if held <= OWN {
+            return;
+        }
+        if self.loan.is_none() {
+            let store = self.of.lender.get().and_then(Weak::upgrade);
+            self.loan = store.map(|store| store.cache_loan());
+        }
+        if let Some(loan) = &mut self.loan {
+            let mut wanted = held - OWN;
+            while wanted >= LEAST_LENT && !loan.fits(wanted) {
+                wanted /= 2;
+            }
+        }
+    }
+
     fn held(&self) -> usize {
         usize::try_from(taken() - self.before).unwrap_or(0)
     }
@@ -214,10 +244,12 @@ impl Running {
             return Weighed::Fits;
         }
         let most = if self.latched { MOST_OF_ALL } else { LIMIT };
-        match self.of.counted.lock().hold(&mut self.number, bytes, most) {
-            true => Weighed::Fits,
-            false => Weighed::Full(self.of.clone(), self.latched),
+        let fits = self.of.counted.lock().hold(&mut self.number, bytes, most);
+        if !fits {
+            return Weighed::Full(self.of.clone(), self.latched);
         }
+        self.borrow(held);
+        Weighed::Fits
     }
 }
 

@@ -507,6 +507,9 @@ impl Extra {
     }
 }
 
+/// Names that are looked for in a document for a unit of work.
+const NAMES_OF_UNIT: usize = 2;
+
 impl Rule {
     /// What testing a value counts as work, without what the rules below count themselves.
     fn units(&self, v: Val<'_>) -> usize {
@@ -520,11 +523,11 @@ impl Rule {
             | Rule::MaxItems(_)
             | Rule::Items(_)
             | Rule::Tuple(..)
-            | Rule::Required(_)
             | Rule::MinProperties(_)
             | Rule::MaxProperties(_)
-            | Rule::Properties(_)
-            | Rule::Needs(_) => byte_units(len),
+            | Rule::Properties(_) => byte_units(len),
+            Rule::Required(names) => byte_units(len) + names.len() / NAMES_OF_UNIT,
+            Rule::Needs(all) => byte_units(len) + all.len() / NAMES_OF_UNIT,
             Rule::Type(_)
             | Rule::AllOf(_)
             | Rule::AnyOf(_)

@@ -630,3 +630,30 @@ fn a_match_is_ended() {
         assert!(ended.is(Code::Interrupted), "{text}");
     }
 }
+
+/// A schema of very many names asks by them, however short the document is.
+#[test]
+fn many_names_of_a_schema_ask() {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+    let list = |f: &dyn Fn(usize) -> String| (0..20_000).map(f).collect::<Vec<_>>().join(",");
+    for schema in [
+        format!(
+            r#""dependencies":{{{}}}"#,
+            list(&|i| format!(r#""f{i}":["g"]"#))
+        ),
+        format!(r#""required":["a",{}]"#, list(&|i| format!(r#""f{i}""#))),
+    ] {
+        let filter = parse(&format!(r#"{{"$jsonSchema":{{{schema}}}}}"#)).unwrap();
+        let asked = Arc::new(AtomicUsize::new(0));
+        let mut vars = Vars::new(0);
+        let count = asked.clone();
+        vars.set_watchdog(Arc::new(move || {
+            count.fetch_add(1, Relaxed);
+            Ok(())
+        }));
+        let doc = json::parse(r#"{"a":1}"#).unwrap();
+        filter.matches_with(doc.as_doc(), &vars).unwrap();
+        assert!(asked.load(Relaxed) >= 5, "{}", &schema[..20]);
+    }
+}
