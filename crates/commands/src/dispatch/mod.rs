@@ -260,6 +260,8 @@ impl Commands {
             match call.command.needs {
                 // What members send each other, and operators, does not wait for clients.
                 RequiredAccess::Cluster(_) => run(),
+                // What takes much goes to a worker before it does.
+                _ if call.mode.on_loop() => run(),
                 _ => self.engine.operation_memory.within(run),
             }
         };
