@@ -84,6 +84,8 @@ pub(crate) struct RecordWrite {
 
 impl RecordWrite {
     pub fn new(target: LockedCollection) -> RecordWrite {
+        // The latches of one that was given up have gone with it.
+        operation_memory::latched(false);
         RecordWrite {
             target,
             latches: None,
