@@ -88,7 +88,7 @@ OWN_FIGURES = {
     "engine.memtableBytes": "bytes of writes that are not in data files yet",
     "engine.rowBytes": "bytes of whole records in the cache",
     "engine.rowShareBytes": "the share of the cache that whole records may have",
-    "engine.lentBytes": "what the cache has lent to graphs of vectors",
+    "engine.lentBytes": "what the cache has lent to graphs of vectors and large operations",
     "engine.pendingCompactionBytes": "bytes that wait to be merged",
     "engine.runningFlushes": "writings of memory tables under way",
     "engine.runningCompactions": "mergings of data files under way",
@@ -153,8 +153,9 @@ WRITES_FIGURE = re.compile(r'open_doc\(\s*"(\w+)"|\.(?:i64|int|f64|bool)\(\s*"(\
 def written_figures(path):
     """The paths of the numbers that `pandodb` writes, as the code opens and closes documents around them."""
     moves = set(re.findall(r'^ *\("(\w+)", ', body(path, "fn moves(", "\n}"), re.M))
+    code = re.sub(r"^ *budgets\(w,.*$", lambda _: body(path, "fn budgets(", "\n}"), body(path, "fn pandodb(", "\n}"), count=1, flags=re.M)
     found, inside = set(), []
-    for opened, field, _, closed, calls in WRITES_FIGURE.findall(body(path, "fn pandodb(", "\n}")):
+    for opened, field, _, closed, calls in WRITES_FIGURE.findall(code):
         if opened:
             inside.append(opened)
         elif closed:

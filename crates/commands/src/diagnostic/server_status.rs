@@ -12,6 +12,7 @@ use crate::topology::member;
 use crate::version::{PANDO_VERSION, VERSION};
 use bson::{Val, Writer};
 use errors::Result;
+use executor::Engine;
 use service::moves::Moves;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -443,33 +444,7 @@ fn pandodb(cx: &mut CommandContext<'_, '_>) {
             metrics.loop_held_longest_ms.load(Relaxed) as i64,
         )
         .close();
-    let stages = &cx.app.engine.stage_memory;
-    w.open_doc("stages")
-        .i64("limitBytes", stages.limit() as i64)
-        .i64("bytes", stages.used() as i64)
-        .i64("squeezed", stages.squeezed() as i64)
-        .close();
-    let operations = cx.app.engine.operation_memory.figures();
-    w.open_doc("operationMemory")
-        .i64("limitBytes", operations.limit as i64)
-        .i64("bytes", operations.bytes as i64)
-        .i64("waits", operations.waits as i64)
-        .i64("refused", operations.refused as i64)
-        .close();
-    let zones = &cx.app.engine.zones;
-    w.open_doc("zoneMaps")
-        .i64("maps", zones.count() as i64)
-        .i64("sparedReads", zones.spared() as i64)
-        .close();
-    let cursors = &cx.app.engine.cursor_memory;
-    w.open_doc("cursors")
-        .i64("limitBytes", cursors.limit() as i64)
-        .i64("bytes", cursors.used() as i64);
-    let own = &cx.app.engine.open_cursors;
-    w.i64("ownLimitBytes", (own.limit() * 2) as i64)
-        .i64("ownBytes", own.used() as i64)
-        .i64("temporaryFiles", s.temporary_files as i64)
-        .close();
+    budgets(w, &cx.app.engine, s.temporary_files as i64);
     w.open_doc("loops")
         .i64("offloaded", m.offloaded.load(Relaxed) as i64)
         .i64("workers", m.workers.load(Relaxed) as i64);
@@ -478,6 +453,37 @@ fn pandodb(cx: &mut CommandContext<'_, '_>) {
         .i64("diskReads", m.disk_reads.load(Relaxed) as i64)
         .close();
     w.close();
+}
+
+/// What operations, stages and cursors share of memory.
+fn budgets(w: &mut Writer, engine: &Engine, temporary_files: i64) {
+    let stages = &engine.stage_memory;
+    w.open_doc("stages")
+        .i64("limitBytes", stages.limit() as i64)
+        .i64("bytes", stages.used() as i64)
+        .i64("squeezed", stages.squeezed() as i64)
+        .close();
+    let operations = engine.operation_memory.figures();
+    w.open_doc("operationMemory")
+        .i64("limitBytes", operations.limit as i64)
+        .i64("bytes", operations.bytes as i64)
+        .i64("waits", operations.waits as i64)
+        .i64("refused", operations.refused as i64)
+        .close();
+    let zones = &engine.zones;
+    w.open_doc("zoneMaps")
+        .i64("maps", zones.count() as i64)
+        .i64("sparedReads", zones.spared() as i64)
+        .close();
+    let cursors = &engine.cursor_memory;
+    w.open_doc("cursors")
+        .i64("limitBytes", cursors.limit() as i64)
+        .i64("bytes", cursors.used() as i64);
+    let own = &engine.open_cursors;
+    w.i64("ownLimitBytes", (own.limit() * 2) as i64)
+        .i64("ownBytes", own.used() as i64)
+        .i64("temporaryFiles", temporary_files)
+        .close();
 }
 
 /// The moves of this process between shards, and what remains of them.

@@ -233,7 +233,7 @@ impl Commands {
         op.room = Some(&room);
         op.may_cut = true;
         let question = op.question();
-        let made = self.engine.operation_memory.within(|| {
+        let made = self.within_memory(|| {
             storage::long_steps::asking(op.deadline, &question, || work(&mut op, &client))
         });
         let made = made.map_err(Stop::into_error);
