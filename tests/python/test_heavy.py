@@ -14,7 +14,7 @@ import pytest
 from harness import Server
 from watch import Watch
 
-CACHE, OVERHEAD, IN_FLIGHT = 64, 300, 256
+CACHE, OVERHEAD, IN_FLIGHT = 64, 300, 96
 CLIENTS = int(os.environ.get("HEAVY_CLIENTS", 32))
 COUNT = int(os.environ.get("HEAVY_MB", 10)) * 100
 

@@ -17,7 +17,7 @@ import pytest
 
 from watch import Watch
 
-CACHE, OVERHEAD, IN_FLIGHT = 256, 300, 256
+CACHE, OVERHEAD, IN_FLIGHT = 256, 300, 96
 CLIENTS = 256
 SECONDS = 8
 # The kernel of a peer that is gone goes on sending buffered bytes, and repeats lost ones (a full socket

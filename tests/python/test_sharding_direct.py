@@ -15,7 +15,7 @@ from watch import Watch
 
 COUNT = 200
 # Megabytes: the budget of long replies, and a router without any, with copies that are under way.
-IN_FLIGHT, OVERHEAD = 256, 500
+IN_FLIGHT, OVERHEAD = 96, 500
 
 
 @pytest.fixture(scope="module")

@@ -38,6 +38,21 @@ pub fn give_back() {
     }
 }
 
+/// Whether the process holds no more of the machine's memory than it promises, with so many bytes more.
+type HasRoom = Box<dyn Fn(usize) -> bool + Send + Sync>;
+
+static HAS_ROOM: OnceLock<HasRoom> = OnceLock::new();
+
+/// Who watches what the process holds tells whether it has room.
+pub fn has_room_by(told: impl Fn(usize) -> bool + Send + Sync + 'static) {
+    let _ = HAS_ROOM.set(Box::new(told));
+}
+
+/// Whether the process keeps to what it promises with `more` bytes. It does where it is not watched.
+pub fn has_room(more: usize) -> bool {
+    HAS_ROOM.get().is_none_or(|told| told(more))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

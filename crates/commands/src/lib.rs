@@ -197,6 +197,17 @@ fn follow_settings(
     )
 }
 
+/// Has large operations leave room for what messages, stages and cursors hold.
+fn count_together(engine: &Arc<executor::Engine>, control: &Arc<Control>) {
+    let (stages, documents) = (engine.stage_memory.clone(), engine.cursor_memory.clone());
+    let (cursors, control) = (engine.open_cursors.clone(), control.clone());
+    let shared = [stages, documents, cursors];
+    engine.operation_memory.counts_with(move || {
+        let held = shared.iter().map(|m| m.used()).sum::<usize>();
+        control.in_flight.used() + held
+    });
+}
+
 impl Commands {
     pub fn new(store: Arc<Store>, config: ServerConfig, control: Arc<Control>) -> Result<Commands> {
         Commands::of_member(store, config, control, None)
@@ -210,6 +221,7 @@ impl Commands {
         replica: Option<Driver>,
     ) -> Result<Commands> {
         let engine = executor::Engine::open(store.clone())?;
+        count_together(&engine, &control);
         executor::search::SearchIndexes::start(&engine);
         if replica.is_none() {
             resume_builds(&engine);

@@ -7,6 +7,10 @@
 //! operation, and ends one day. One that has waited for [`LONGEST_WAIT`] is refused, and one more than [`MOST_WAITING`] at once.
 //! One that has latched records does not wait, and is refused where all hold [`MOST_OF_ALL`].
 //!
+//! Messages, stages and cursors have budgets of their own, and the allocator keeps free memory. One operation goes past [`OWN`]
+//! only while the process holds no more than it promises, or others little. It waits for
+//! [`WAIT_FOR_OTHERS`] at most, since others may be waiting for it.
+//!
 //! Invariants: of operations that wait for each other one goes on; an operation that has ended holds
 //! nothing.
 
@@ -27,12 +31,15 @@ const MOST_OF_ONE: usize = 384 << 20;
 /// The same once it has latched records: with what it writes.
 const MOST_OF_WRITE: usize = 512 << 20;
 const MOST_OF_ALL: usize = 320 << 20;
+/// While other operations, messages, stages and cursors hold no more, one operation goes on whatever the process holds.
+const LITTLE: usize = 64 << 20;
 /// What an operation holds past this the cache lends, as far as it does.
 const OWN: usize = 32 << 20;
 const LEAST_LENT: usize = 4 << 20;
 /// An operation that has held so much gives free memory back when it ends; less is used again by the next.
 const GIVEN_BACK: usize = 8 << 20;
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
+const WAIT_FOR_OTHERS: Duration = Duration::from_secs(5);
 /// So many wait at most: each has a thread.
 const MOST_WAITING: usize = 64;
 const PAUSE: Duration = Duration::from_millis(10);
@@ -46,8 +53,17 @@ const HELD_OF_FIELD: usize = 256;
 #[derive(Default)]
 pub struct OperationMemory {
     counted: Mutex<Counted>,
+    beside: OnceLock<Beside>,
     /// Whose cache lends what a large operation holds past [`OWN`].
     lender: OnceLock<Weak<Store>>,
+}
+
+/// What else holds memory.
+struct Beside {
+    /// Messages, stages and cursors, in bytes.
+    held: Box<dyn Fn() -> usize + Send + Sync>,
+    /// Whether the process keeps to what it promises with so many bytes more.
+    process_has_room: fn(usize) -> bool,
 }
 
 #[derive(Default)]
@@ -132,6 +148,31 @@ impl OperationMemory {
         let _ = self.lender.set(Arc::downgrade(store));
     }
 
+    /// Has `beside` tell what messages, stages and cursors hold, in bytes.
+    pub fn counts_with(&self, beside: impl Fn() -> usize + Send + Sync + 'static) {
+        self.counts_with_process(beside, alloc_meter::has_room);
+    }
+
+    fn counts_with_process(
+        &self,
+        beside: impl Fn() -> usize + Send + Sync + 'static,
+        process_has_room: fn(usize) -> bool,
+    ) {
+        let _ = self.beside.set(Beside {
+            held: Box::new(beside),
+            process_has_room,
+        });
+    }
+
+    /// Whether the operation that counts for `own` bytes may hold more than [`OWN`]. It has not allocated `more` of them yet.
+    fn has_room(&self, own: usize, more: usize) -> bool {
+        let Some(beside) = self.beside.get() else {
+            return true;
+        };
+        let others = || self.counted.lock().held.values().sum::<usize>() - own;
+        (beside.process_has_room)(more) || others() + (beside.held)() <= LITTLE
+    }
+
     pub fn figures(&self) -> OperationMemoryFigures {
         let counted = self.counted.lock();
         OperationMemoryFigures {
@@ -196,13 +237,21 @@ impl Counted {
     }
 }
 
+/// It has to wait for others.
+struct Full {
+    of: Arc<OperationMemory>,
+    /// It has latched records, and cannot.
+    latched: bool,
+    /// How long it waits at most.
+    wait: Duration,
+}
+
 /// What came of weighing.
 enum Weighed {
     Fits,
     /// More than that.
     TooLarge(usize),
-    /// It waits for others, unless it has latched records.
-    Full(Arc<OperationMemory>, bool),
+    Full(Full),
 }
 
 impl Running {
@@ -246,19 +295,30 @@ impl Running {
         let most = if self.latched { MOST_OF_ALL } else { LIMIT };
         let fits = self.of.counted.lock().hold(&mut self.number, bytes, most);
         if !fits {
-            return Weighed::Full(self.of.clone(), self.latched);
+            return Weighed::Full(self.full(LONGEST_WAIT));
         }
         self.borrow(held);
+        if bytes > OWN && !self.latched && !self.of.has_room(bytes, bytes - held) {
+            return Weighed::Full(self.full(WAIT_FOR_OTHERS));
+        }
         Weighed::Fits
+    }
+
+    fn full(&self, wait: Duration) -> Full {
+        Full {
+            of: self.of.clone(),
+            latched: self.latched,
+            wait,
+        }
     }
 }
 
-fn weigh_once(more: usize) -> Result<Option<(Arc<OperationMemory>, bool)>> {
+fn weigh_once(more: usize) -> Result<Option<Full>> {
     let weigh = |r: &mut Running| r.weigh(more);
     let weighed = RUNNING.with_borrow_mut(|r| r.as_mut().map_or(Weighed::Fits, weigh));
     match weighed {
         Weighed::Fits => Ok(None),
-        Weighed::Full(all, latched) => Ok(Some((all, latched))),
+        Weighed::Full(full) => Ok(Some(full)),
         Weighed::TooLarge(most) => Err(err!(
             ExceededMemoryLimit,
             "The operation takes more than {most} bytes of memory for what it is parsed into and the values that it makes"
@@ -270,13 +330,14 @@ fn weigh_once(more: usize) -> Result<Option<(Arc<OperationMemory>, bool)>> {
 /// Counts what the operation of this thread holds, and `more` bytes that it is about to, and waits until it may; `check` tells whether
 /// it is to end. On an event loop (`may_wait` is false) it is suspended.
 pub fn weigh(more: usize, may_wait: bool, check: &dyn Fn() -> Result<()>) -> Result<()> {
-    let Some((all, latched)) = weigh_once(more)? else {
+    let Some(full) = weigh_once(more)? else {
         return Ok(());
     };
+    let all = full.of;
     if !may_wait {
         return Err(Suspension::Worker.into());
     }
-    if latched {
+    if full.latched {
         return Err(all.refusal());
     }
     let Some(_waiting) = all.wait() else {
@@ -284,9 +345,9 @@ pub fn weigh(more: usize, may_wait: bool, check: &dyn Fn() -> Result<()>) -> Res
     };
     alloc_meter::give_back();
     let since = Instant::now();
-    while weigh_once(more)?.is_some() {
+    while let Some(full) = weigh_once(more)? {
         check()?;
-        if since.elapsed() >= LONGEST_WAIT {
+        if since.elapsed() >= full.wait {
             return Err(all.refusal());
         }
         std::thread::sleep(PAUSE);
@@ -341,6 +402,7 @@ mod tests {
     use errors::Code;
     use std::cell::Cell;
     use std::sync::Barrier;
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
     const MB: usize = 1 << 20;
 
@@ -404,6 +466,45 @@ mod tests {
             })
         }));
         assert!(panicked.is_err() && all.figures().bytes == 0);
+    }
+
+    #[test]
+    fn a_large_one_goes_on_while_the_process_keeps_its_promise_or_others_hold_little() {
+        thread_local!(static PROCESS_HOLDS: Cell<usize> = const { Cell::new(300 * MB) });
+        let all: Arc<OperationMemory> = Arc::default();
+        let beside = Arc::new(AtomicUsize::new(100 * MB));
+        let told = beside.clone();
+        all.counts_with_process(
+            move || told.load(Relaxed),
+            |more| PROCESS_HOLDS.get() + more <= 500 * MB,
+        );
+        let asked = Cell::new(0);
+        let others_end = || {
+            asked.set(asked.get() + 1);
+            PROCESS_HOLDS.set(400 * MB);
+            Ok(())
+        };
+        let holds = |mb: usize, check: &dyn Fn() -> Result<()>| {
+            allocated(mb * MB, || weigh(0, true, check))
+        };
+        let killed = || Err(err!(Interrupted, "killed").into());
+        all.within(|| {
+            holds(140, &killed).unwrap();
+            PROCESS_HOLDS.set(510 * MB);
+            holds(30, &killed).unwrap();
+            assert_eq!(all.figures().waits, 0);
+            holds(160, &others_end).unwrap();
+            assert_eq!((all.figures().waits, asked.get()), (1, 1));
+            let reserved = reserve(120 * MB, &killed).unwrap_err();
+            assert!(reserved.is(Code::Interrupted), "it would wait");
+            reserve(90 * MB, &killed).unwrap();
+            PROCESS_HOLDS.set(510 * MB);
+            let much = holds(40, &free).unwrap_err();
+            assert!(much.is(Code::ExceededMemoryLimit), "not for ever");
+            beside.store(50 * MB, Relaxed);
+            holds(200, &killed).unwrap();
+        });
+        assert_eq!(all.figures().bytes, 0);
     }
 
     #[test]

@@ -27,6 +27,8 @@ pub fn refuse_huge_pages() {
 
 /// What the server may hold beside its cache before memory that is free is given back at once; it promises 300 MB.
 const BESIDE_CACHE: u64 = 140 << 20;
+/// What one large operation may bring it to beside its cache; what others take meanwhile comes to some 60 MB more.
+const LARGE_BESIDE_CACHE: u64 = 416 << 20;
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Watches how much of the machine's memory this process holds, and has the allocator return free memory
@@ -35,6 +37,10 @@ const LOOK: Duration = Duration::from_millis(100);
 /// hundred megabytes and more.
 pub fn keep_within(cache_bytes: u64) {
     alloc_meter::gives_back_by(allocator::give_back);
+    let of_large = cache_bytes.saturating_add(LARGE_BESIDE_CACHE);
+    alloc_meter::has_room_by(move |more| {
+        held_bytes().is_none_or(|held| held.saturating_add(more as u64) <= of_large)
+    });
     let most = cache_bytes.saturating_add(BESIDE_CACHE);
     let watch = move || {
         // Where the system does not tell, nothing is done.

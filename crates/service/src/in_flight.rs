@@ -34,7 +34,7 @@ pub struct InFlight {
 
 impl Default for InFlight {
     fn default() -> InFlight {
-        InFlight::new(160 << 20)
+        InFlight::new(96 << 20)
     }
 }
 
