@@ -353,3 +353,51 @@ def test_a_message_as_long_as_a_client_may_send(db, less):
     docs.append({"_id": 3, "v": "x" * last})
     assert db.c.insert_many(docs).inserted_ids == [0, 1, 2, 3]
     assert db.c.count_documents({}) == 4
+
+
+def open_cursors(db):
+    return db.client.admin.command("serverStatus")["metrics"]["cursor"]
+
+
+def test_cursors_end_with_their_sessions(db):
+    coll = shard(db, "c", {"k": 1}, at=[5])
+    coll.insert_many([{"k": k} for k in range(10)])
+    opens = [
+        lambda s: coll.find({}, batch_size=2, session=s),
+        lambda s: coll.aggregate([{"$group": {"_id": "$k"}}], batchSize=2, session=s),
+        lambda s: db.aggregate([{"$documents": [{"k": k} for k in range(10)]}], batchSize=2, session=s),
+    ]
+    before = open_cursors(db)
+    for command in ("killSessions", "endSessions"):
+        for opened in opens:
+            with db.client.start_session() as session, db.client.start_session() as other:
+                cursor, kept = opened(session), opened(other)
+                next(cursor), next(kept)
+                now = open_cursors(db)
+                assert now["open"]["total"] == before["open"]["total"] + 2
+                db.client.admin.command(command, [session.session_id])
+                assert open_cursors(db)["open"]["total"] == before["open"]["total"] + 1
+                with refuses(43):
+                    list(cursor)
+                assert len(list(kept)) == 9
+    after = open_cursors(db)
+    assert after["totalOpened"] == before["totalOpened"] + 12 and after["open"]["total"] == before["open"]["total"]
+
+
+def test_idle_cursors_time_out(db):
+    coll = shard(db, "c", {"k": 1}, at=[5])
+    coll.insert_many([{"k": k} for k in range(10)])
+    admin = db.client.admin
+    idle, kept = coll.find({}, batch_size=2), coll.find({}, batch_size=2, no_cursor_timeout=True)
+    next(idle), next(kept)
+    before = open_cursors(db)
+    assert before["open"]["noTimeout"] == 1
+    was = admin.command("setParameter", 1, cursorTimeoutMillis=200)["was"]
+    try:
+        until("the idle one has ended", lambda: open_cursors(db)["timedOut"] == before["timedOut"] + 1)
+    finally:
+        admin.command("setParameter", 1, cursorTimeoutMillis=was)
+    with refuses(43):
+        list(idle)
+    assert len(list(kept)) == 9
+    assert open_cursors(db)["open"]["noTimeout"] == 0

@@ -66,6 +66,7 @@ pub use request::collation::given as given_collation;
 pub use request::transaction::is_transient;
 pub use security::UserDirectory;
 pub use security::authorize::check_user_still;
+pub use session::{CursorFigures, OtherCursors};
 pub use shard::joins::ClusterReads;
 pub use version::{FEATURE_VERSIONS, PANDO_VERSION, VERSION};
 

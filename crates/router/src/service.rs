@@ -29,13 +29,15 @@ impl Router {
     pub fn new(cluster: Arc<Cluster>, local: Commands) -> Arc<Router> {
         let ended_sessions = EndedSessions::tell(&cluster);
         account_to(&local.control);
+        let cursors = Arc::<Cursors>::default();
+        local.cursors.join(cursors.clone());
         Arc::new_cyclic(|router: &Weak<Router>| {
             local.join_with(Arc::new(RouterJoins(router.clone())));
             local.read_users_from(Arc::new(OnConfigurationSet(cluster.clone())));
             Router {
                 cluster,
                 local,
-                cursors: Cursors::default(),
+                cursors,
                 itself: router.clone(),
                 transactions: Transactions::default(),
                 ended_sessions,

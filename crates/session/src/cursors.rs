@@ -276,9 +276,31 @@ pub struct CursorFigures {
     pub opened: u64,
 }
 
+impl CursorFigures {
+    fn and(self, other: CursorFigures) -> CursorFigures {
+        CursorFigures {
+            open: self.open + other.open,
+            pinned: self.pinned + other.pinned,
+            no_timeout: self.no_timeout + other.no_timeout,
+            timed_out: self.timed_out + other.timed_out,
+            opened: self.opened + other.opened,
+        }
+    }
+}
+
+/// Cursors of this process that have a table of their own: a router's, which go over its shards.
+pub trait OtherCursors: Send + Sync {
+    /// Ends all of a session.
+    fn kill_session(&self, lsid: Lsid);
+    /// Ends those that were idle for longer than `idle`.
+    fn reap(&self, idle: Duration);
+    fn figures(&self) -> CursorFigures;
+}
+
 #[derive(Default)]
 pub struct Cursors {
     slots: Mutex<HashMap<i64, Slot>>,
+    others: OnceLock<Arc<dyn OtherCursors>>,
     timed_out: AtomicU64,
     opened: AtomicU64,
     wake: OnceLock<Box<dyn Fn() + Send + Sync>>,
@@ -288,6 +310,11 @@ impl Cursors {
     /// What to call when a cursor was killed on which a request may be waiting. To be said once.
     pub fn on_kill_of_waiting(&self, wake: Box<dyn Fn() + Send + Sync>) {
         let _ = self.wake.set(wake);
+    }
+
+    /// Has `others` end with their sessions and time, and be counted. To be said once.
+    pub fn join(&self, others: Arc<dyn OtherCursors>) {
+        let _ = self.others.set(others);
     }
 
     /// To be called without the table's lock.
@@ -464,9 +491,12 @@ impl Cursors {
         n
     }
 
-    /// Kills all cursors of a session; how many.
-    pub fn kill_session(&self, lsid: Lsid) -> u64 {
-        self.kill_where(|_, l, _| l == Some(lsid))
+    /// Kills all cursors of a session.
+    pub fn kill_session(&self, lsid: Lsid) {
+        self.kill_where(|_, l, _| l == Some(lsid));
+        if let Some(others) = self.others.get() {
+            others.kill_session(lsid);
+        }
     }
 
     /// Kills the cursors of a transaction, which has ended; how many.
@@ -485,6 +515,9 @@ impl Cursors {
         let n =
             self.kill_where(|_, _, c| c.is_some_and(|c| !c.no_timeout && c.used.elapsed() > idle));
         self.timed_out.fetch_add(n, Ordering::Relaxed);
+        if let Some(others) = self.others.get() {
+            others.reap(idle);
+        }
     }
 
     /// The idle cursors.
@@ -522,6 +555,8 @@ impl Cursors {
                 }
             }
         }
-        f
+        drop(slots);
+        let others = self.others.get();
+        others.map_or(f, |others| f.and(others.figures()))
     }
 }

@@ -8,7 +8,7 @@ mod sessions;
 mod transaction;
 pub mod two_phase;
 
-pub use cursors::{Cursor, CursorFigures, Cursors, IdleCursor, Results};
+pub use cursors::{Cursor, CursorFigures, Cursors, IdleCursor, OtherCursors, Results};
 pub use executor::Lsid;
 pub use session_table::{Retryable, SessionTable, StatementRecorder};
 pub use sessions::{SESSION_TIMEOUT_MINUTES, Sessions};

@@ -1,29 +1,27 @@
 //! Cursors of the router, whatever they go over.
 //!
-//! Invariant: a cursor is used by one request at a time. One that ends, is killed or times out takes
-//! the shards' cursors with it.
+//! Invariant: a cursor is used by one request at a time. One that ends or is killed takes the shards' cursors with it. One that
+//! times out, or whose session ends, does not: the shards' time out too, and their sessions are ended by the same command.
 
 use crate::request::RoutedCommand;
 use crate::state::Router;
+use auth::session_id::Lsid;
 use bson::{DocBuf, Val, Writer, doc};
 use cluster_view::reply::cursor_id;
 use cluster_view::upstream::message;
 use cluster_view::{Outcome, operation_time};
-use commands::{Commands, Share};
+use commands::{Commands, CursorFigures, OtherCursors, Share};
 use errors::err;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// Documents of a batch where the client does not say how many.
 pub(crate) const FIRST_BATCH: i64 = 101;
 /// About what a cursor takes without its documents and its command.
 const CURSOR_BYTES: usize = 2 << 10;
-/// How long a cursor is kept whose client asks for no more.
-const IDLE: Duration = Duration::from_secs(600);
-/// How often it is looked for such, where cursors are opened.
-const BETWEEN_SWEEPS: Duration = Duration::from_secs(1);
 
 /// What a cursor goes over.
 pub(crate) trait CursorSource: Send {
@@ -52,6 +50,9 @@ struct Cursor {
     /// `None` while a request uses it.
     source: Option<Source>,
     used: Instant,
+    lsid: Option<Lsid>,
+    /// It is kept however long its client asks for no more.
+    no_timeout: bool,
     /// The user that opened it; `None` without access control.
     owner: Option<String>,
     /// The command that opened it: its user must keep the rights that the command needs.
@@ -63,25 +64,12 @@ struct Cursor {
 #[derive(Default)]
 pub(crate) struct Cursors {
     open: Mutex<HashMap<i64, Cursor>>,
-    /// When late ones were last looked for.
-    swept: Mutex<Option<Instant>>,
+    opened: AtomicU64,
+    timed_out: AtomicU64,
 }
 
 impl Cursors {
-    /// Takes out the cursors without a request for too long. That looks at all, so it is done once in a while.
-    fn late(&self) -> Vec<Cursor> {
-        let mut swept = self.swept.lock();
-        if swept.is_some_and(|at| at.elapsed() < BETWEEN_SWEEPS) {
-            return Vec::new();
-        }
-        *swept = Some(Instant::now());
-        let is_late = |c: &Cursor| c.source.is_some() && c.used.elapsed() > IDLE;
-        let mut open = self.open.lock();
-        open.extract_if(|_, c| is_late(c)).map(|c| c.1).collect()
-    }
-
     pub fn add(&self, ns: &str, source: Source) -> i64 {
-        let late = self.late();
         let mut open = self.open.lock();
         let id = loop {
             let id = rand::random::<i64>() & i64::MAX;
@@ -93,16 +81,24 @@ impl Cursors {
             ns: ns.into(),
             source: Some(source),
             used: Instant::now(),
+            lsid: None,
+            no_timeout: false,
             owner: None,
             command: DocBuf::new(),
             share: None,
         };
         open.insert(id, cursor);
-        drop(open);
-        // The shard's own time-out ends its part. Without the lock: what a pipeline joins may be a cursor
-        // among these, which ends with it.
-        drop(late);
+        self.opened.fetch_add(1, Relaxed);
         id
+    }
+
+    /// Ends those cursors; how many. One that a request uses ends with its request.
+    fn end_those(&self, mut which: impl FnMut(&Cursor) -> bool) -> usize {
+        let mut open = self.open.lock();
+        let ended: Vec<Cursor> = open.extract_if(|_, c| which(c)).map(|c| c.1).collect();
+        drop(open);
+        // They are dropped without the lock: what a pipeline joins may be a cursor among these, which ends with it.
+        ended.len()
     }
 
     pub fn take(&self, id: i64, ns: &str) -> Outcome<Source> {
@@ -150,6 +146,9 @@ impl Cursors {
         let share = share?;
         if let Some(cursor) = self.open.lock().get_mut(&id) {
             cursor.share = Some(share);
+            cursor.lsid = lsid_of(command);
+            cursor.no_timeout =
+                command.field("noCursorTimeout").and_then(Val::as_bool) == Some(true);
             if let Some(user) = &command.user {
                 cursor.owner = Some(user.name.to_string());
                 cursor.command = body.to_buf();
@@ -194,6 +193,40 @@ impl Cursors {
     pub fn end(&self, id: i64) -> Option<Source> {
         self.open.lock().remove(&id)?.source
     }
+}
+
+impl OtherCursors for Cursors {
+    fn kill_session(&self, lsid: Lsid) {
+        self.end_those(|c| c.lsid == Some(lsid));
+    }
+
+    fn reap(&self, idle: Duration) {
+        let is_late = |c: &Cursor| c.source.is_some() && !c.no_timeout && c.used.elapsed() > idle;
+        let late = self.end_those(is_late);
+        self.timed_out.fetch_add(late as u64, Relaxed);
+    }
+
+    fn figures(&self) -> CursorFigures {
+        let open = self.open.lock();
+        let count = |which: fn(&Cursor) -> bool| open.values().filter(|c| which(c)).count() as u64;
+        CursorFigures {
+            open: open.len() as u64,
+            pinned: count(|c| c.source.is_none()),
+            no_timeout: count(|c| c.no_timeout),
+            timed_out: self.timed_out.load(Relaxed),
+            opened: self.opened.load(Relaxed),
+        }
+    }
+}
+
+/// The session of a command, as shards are told it.
+fn lsid_of(command: &RoutedCommand<'_>) -> Option<Lsid> {
+    let lsid = command.document("lsid")?;
+    let bytes = |name| lsid.get(name).and_then(Val::as_binary).map(|b| b.1);
+    let id = bytes("id")?.try_into().ok()?;
+    let of_user = command.user.as_ref().map(|user| user.uid);
+    let uid = bytes("uid").and_then(|uid| uid.try_into().ok()).or(of_user);
+    Some(uid.map_or(Lsid::unowned(id), |uid| Lsid { id, uid }))
 }
 
 /// Puts another cursor number in the place of a reply's own.

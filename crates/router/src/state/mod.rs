@@ -27,7 +27,7 @@ pub struct Router {
     pub(crate) cluster: Arc<Cluster>,
     /// Answers commands about this process, and runs pipelines over what shards give.
     pub(crate) local: Commands,
-    pub(crate) cursors: Cursors,
+    pub(crate) cursors: Arc<Cursors>,
     pub(crate) itself: Weak<Router>,
     pub(crate) transactions: Transactions,
     pub(crate) ended_sessions: EndedSessions,
