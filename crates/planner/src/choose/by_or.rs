@@ -46,6 +46,9 @@ impl Planner<'_> {
                 break;
             }
             tried += 1;
+            if !self.work.pass(all.len() + branches.len()) {
+                break;
+            }
             let others = all.iter().enumerate().filter(|(j, _)| *j != i);
             let (kept, others) = self.divided(others.map(|(_, n)| n), branches.len());
             let mut ways = self.union_of(branches, &others, kept).unwrap_or_default();

@@ -329,9 +329,13 @@ impl<'p> Planner<'p> {
 
     /// A collection scan. `free`: its direction is ours to choose, so that it may give an order.
     fn scan(&self, root: &Node, reverse: bool, free: bool) -> Candidate {
+        let is_whole = std::ptr::eq(root, self.req.filter.root());
         Candidate {
             access: Access::scan(reverse),
-            residual: Filter::from_node(root.clone()),
+            residual: match is_whole {
+                true => self.req.filter.clone(),
+                false => Filter::from_node(root.clone()),
+            },
             sorted: self.sort.is_none() || (free && self.id_order().is_some()),
             covered: false,
             id_bounds: Vec::new(),

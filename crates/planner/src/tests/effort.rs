@@ -145,3 +145,14 @@ fn a_unique_index_given_whole_is_one() {
     });
     assert!(matches!(chosen.unwrap().access, Access::Index(a) if a.index == 2));
 }
+
+#[test]
+fn a_collection_scan_shares_the_filter_of_its_query() {
+    let f = product(3, 400, 24);
+    let (plan, _) = plan_counted(&request(&f, &[])).unwrap();
+    assert!(plan.access.is_scan());
+    assert!(
+        std::ptr::eq(plan.residual.root(), f.root()),
+        "a filter may be of megabytes"
+    );
+}

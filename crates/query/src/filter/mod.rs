@@ -41,7 +41,7 @@ use crate::collation::Collation;
 use crate::expr::{Expression, ParseEnv, Vars};
 use crate::path::FieldPath;
 use bson::{Doc, DocBuf, Val, Value};
-use errors::{Result, err};
+use errors::{Result, err, operation};
 use std::sync::Arc;
 use watch::WorkMeter;
 
@@ -49,10 +49,14 @@ use watch::WorkMeter;
 /// one of 16 MB.
 pub(crate) const FEW_NODES: usize = 32;
 
-/// A parsed query document.
+/// A query document of more bytes asks between the passes over its tree whether its operation is to end.
+const LONG: usize = 64 << 10;
+
+/// A parsed query document. Its copies share the tree.
 #[derive(Clone, Debug)]
 pub struct Filter {
-    root: Node,
+    root: Arc<Node>,
+    has_text: bool,
 }
 
 /// A node of the predicate tree.
@@ -135,12 +139,18 @@ pub struct InList {
 
 impl Filter {
     pub fn parse(doc: Doc<'_>, env: &ParseEnv) -> Result<Filter> {
+        let between_passes = || match doc.len() > LONG {
+            true => operation::ask(),
+            false => Ok(()),
+        };
         let root = parse::parse(doc, env)?;
+        between_passes()?;
         geospatial::check_near(&root)?;
         if env.allows_text() {
             text_search::check(&root)?;
         }
-        Ok(Filter { root })
+        between_passes()?;
+        Ok(Filter::from_node(root))
     }
 
     /// What its results are to be near to.
@@ -150,13 +160,15 @@ impl Filter {
 
     /// The filter that matches everything.
     pub fn all() -> Filter {
-        Filter {
-            root: Node::Const(true),
-        }
+        Filter::from_node(Node::Const(true))
     }
 
     pub fn from_node(root: Node) -> Filter {
-        Filter { root }
+        let has_text = root.text().is_some();
+        Filter {
+            root: Arc::new(root),
+            has_text,
+        }
     }
 
     pub fn root(&self) -> &Node {
@@ -164,17 +176,17 @@ impl Filter {
     }
 
     pub fn into_root(self) -> Node {
-        self.root
+        Arc::unwrap_or_clone(self.root)
     }
 
     /// Matches every document.
     pub fn is_trivial(&self) -> bool {
-        matches!(self.root, Node::Const(true))
+        matches!(*self.root, Node::Const(true))
     }
 
     /// Matches no document, whatever it is.
     pub fn is_never(&self) -> bool {
-        matches!(self.root, Node::Const(false))
+        matches!(*self.root, Node::Const(false))
     }
 
     /// Tests a document. Fails only when an `$expr` does.
@@ -212,9 +224,8 @@ impl Filter {
 
     /// Parses operators that apply to a value itself: `{$gt: 3, $lt: 5}` (`$pull`, `$elemMatch`).
     pub fn parse_value_operators(ops: Doc<'_>, env: &ParseEnv) -> Result<Filter> {
-        Ok(Filter {
-            root: parse::parse_value_operators(ops, env)?,
-        })
+        let root = parse::parse_value_operators(ops, env)?;
+        Ok(Filter::from_node(root))
     }
 
     /// Whether `$expr` occurs anywhere.
@@ -286,7 +297,7 @@ impl Filter {
     /// The fields and values of a filter that is equalities, one for each field, and nothing else.
     /// None for any other.
     pub fn nothing_but_equalities(&self) -> Option<Vec<(&FieldPath, Val<'_>)>> {
-        let clauses = match &self.root {
+        let clauses = match self.root() {
             Node::And(c) => c.len(),
             _ => 1,
         };
@@ -314,7 +325,7 @@ impl Filter {
             }
         }
         let root = parse::simplify(put(&self.root, &constant));
-        Some(Filter { root })
+        Some(Filter::from_node(root))
     }
 
     /// As MongoDB's explain prints a parsed query.

@@ -19,14 +19,12 @@ pub struct TextSearch {
 impl Filter {
     /// Its `$text`, wherever that is.
     pub fn text(&self) -> Option<&Arc<TextSearch>> {
-        find(&self.root)
+        self.has_text.then(|| find(&self.root)).flatten()
     }
 
     /// The same with its `$text` for this index.
     pub fn bind_text(&self, index: &Arc<TextIndex>) -> Result<Filter> {
-        Ok(Filter {
-            root: bind(&self.root, index)?,
-        })
+        Ok(Filter::from_node(bind(&self.root, index)?))
     }
 }
 
