@@ -131,6 +131,7 @@ OWN_FIGURES = {
     "stages.bytes": "what they hold",
     "operationMemory.limitBytes": "what operations that hold more than 1 MB may hold together",
     "operationMemory.bytes": "what they hold",
+    "operationMemory.waiting": "operations that wait for such memory at this moment",
     "operationMemory.waits": "how often an operation has waited for such memory",
     "operationMemory.refused": "how often one was refused after that",
     "stages.squeezed": "how often one was told to make do with less",

@@ -6,8 +6,8 @@ import time
 import pytest
 from bson import encode
 from bson.raw_bson import RawBSONDocument
-from harness import Server
-from pymongo.errors import OperationFailure
+from harness import Server, until
+from pymongo.errors import OperationFailure, PyMongoError
 from watch import Watch
 
 CACHE = 64
@@ -130,3 +130,83 @@ def test_the_largest_documents_are_written_whatever_their_keys(server):
         assert db.many.count_documents({"a": 1_000_000}) == 1 == db.paths.count_documents({"field7": "value 7"})
         assert db.many.count_documents({"a": {"$in": [f"s{i}" for i in range(500_000)] + [5]}}) == 1
         assert figures(client)["bytes"] == 0
+
+
+HOLDS_MUCH = function(
+    "function() { var a = []; for (var i = 0; i < 80; i++) a.push('x'.repeat(1e6) + i);"
+    " while (true) { a[0].length; } }"
+)
+# More than one operation may hold without counting.
+LONG_FILTER = {f"a{i}": i for i in range(150_000)}
+
+
+@pytest.fixture
+def held(server):
+    """One operation holds what memory there is for them, until the test ends."""
+    with server.client() as client:
+        def run():
+            pipeline = [{"$limit": 1}, {"$project": {"x": HOLDS_MUCH}}]
+            try:
+                client.big.command("aggregate", "c", pipeline=pipeline, cursor={}, comment="holds much")
+            except PyMongoError:
+                pass
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        until("it holds much", lambda: figures(client)["bytes"] > 70 << 20)
+        yield client
+        for operation in running(client, "holds much"):
+            client.admin.command("killOp", op=operation["opid"])
+        thread.join()
+
+
+def running(client, comment):
+    return client.admin.command("currentOp", **{"command.comment": comment})["inprog"]
+
+
+def test_an_operation_that_waits_ends_with_its_time_its_client_and_by_killing(server, held):
+    waits = {"find": "c", "filter": LONG_FILTER, "comment": "waits", "$db": "big"}
+    with server.wire() as wire:
+        began = time.monotonic()
+        assert wire.command({**waits, "maxTimeMS": 500})["code"] == 50
+        assert time.monotonic() - began < 5
+        wire.send_body(encode(waits))
+        [operation] = until("it waits", lambda: running(held, "waits"))
+        until("it waits", lambda: figures(held)["waiting"] == 1)
+        held.admin.command("killOp", op=operation["opid"])
+        assert wire.receive_msg()["code"] == 11601
+        wire.send_body(encode(waits))
+        until("it waits", lambda: figures(held)["waiting"] == 1)
+    until("it has ended with its client", lambda: figures(held)["waiting"] == 0 and not running(held, "waits"), 5)
+    assert running(held, "holds much")
+
+
+def test_writes_that_wait_leave_nothing_when_the_server_is_killed(tmp_path):
+    with Server(tmp_path / "data", "--cache", f"{CACHE}m") as server:
+        with server.client(serverSelectionTimeoutMS=2000) as client:
+            client.big.w.create_index("a")
+            big = {"a": list(range(250_000))}
+            acknowledged = []
+
+            def write(n):
+                try:
+                    for i in range(100):
+                        client.big.w.insert_one({"_id": n * 100 + i, **big})
+                        acknowledged.append(n * 100 + i)
+                except PyMongoError:
+                    pass
+
+            threads = [threading.Thread(target=write, args=(n,)) for n in range(12)]
+            for t in threads:
+                t.start()
+            until("writes wait", lambda: figures(client)["waiting"] > 4 and len(acknowledged) > 5)
+            server.kill()
+            for t in threads:
+                t.join()
+        server.start()
+        with server.client() as client:
+            there = {d["_id"] for d in client.big.w.find({}, {"_id": 1})}
+            assert set(acknowledged) <= there
+            assert client.big.w.count_documents({"a": 249_999}) == len(there)
+            assert client.big.command("validate", "w")["valid"]
+            client.big.w.insert_one({"_id": -1, **big})

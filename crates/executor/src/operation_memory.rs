@@ -35,6 +35,8 @@ const MOST_OF_ALL: usize = 320 << 20;
 const LITTLE: usize = 64 << 20;
 /// What an operation holds past this the cache lends, as far as it does.
 const OWN: usize = 32 << 20;
+/// The process is looked at again, which reads a file, when the operation has grown by so much or [`PAUSE`] has passed.
+const BETWEEN_LOOKS: usize = 1 << 20;
 const LEAST_LENT: usize = 4 << 20;
 /// An operation that has held so much gives free memory back when it ends; less is used again by the next.
 const GIVEN_BACK: usize = 8 << 20;
@@ -80,6 +82,8 @@ struct Counted {
 pub struct OperationMemoryFigures {
     pub limit: usize,
     pub bytes: usize,
+    /// Operations that wait at this moment.
+    pub waiting: usize,
     /// How often an operation has waited, and how many were refused.
     pub waits: u64,
     pub refused: u64,
@@ -97,6 +101,8 @@ struct Running {
     /// What it is going to take ([`reserve`]).
     reserved: usize,
     loan: Option<CacheLoan>,
+    /// With how many bytes, and when, the process had room.
+    had_room: Option<(usize, Instant)>,
 }
 
 thread_local! {
@@ -138,6 +144,7 @@ impl OperationMemory {
             latched: false,
             reserved: 0,
             loan: None,
+            had_room: None,
         }));
         let _end = End;
         work()
@@ -178,6 +185,7 @@ impl OperationMemory {
         OperationMemoryFigures {
             limit: LIMIT,
             bytes: counted.held.values().sum(),
+            waiting: counted.waiting,
             waits: counted.waits,
             refused: counted.refused,
         }
@@ -298,10 +306,22 @@ impl Running {
             return Weighed::Full(self.full(LONGEST_WAIT));
         }
         self.borrow(held);
-        if bytes > OWN && !self.latched && !self.of.has_room(bytes, bytes - held) {
+        if bytes > OWN && !self.latched && !self.has_room(bytes, bytes - held) {
             return Weighed::Full(self.full(WAIT_FOR_OTHERS));
         }
         Weighed::Fits
+    }
+
+    fn has_room(&mut self, bytes: usize, more: usize) -> bool {
+        let had_room = self.had_room.is_some_and(|(with, at)| {
+            bytes <= with.saturating_add(BETWEEN_LOOKS) && at.elapsed() < PAUSE
+        });
+        if had_room {
+            return true;
+        }
+        let has_room = self.of.has_room(bytes, more);
+        self.had_room = has_room.then(|| (bytes, Instant::now()));
+        has_room
     }
 
     fn full(&self, wait: Duration) -> Full {
@@ -495,10 +515,12 @@ mod tests {
             assert_eq!(all.figures().waits, 0);
             holds(160, &others_end).unwrap();
             assert_eq!((all.figures().waits, asked.get()), (1, 1));
+            std::thread::sleep(2 * PAUSE);
             let reserved = reserve(120 * MB, &killed).unwrap_err();
             assert!(reserved.is(Code::Interrupted), "it would wait");
             reserve(90 * MB, &killed).unwrap();
             PROCESS_HOLDS.set(510 * MB);
+            std::thread::sleep(2 * PAUSE);
             let much = holds(40, &free).unwrap_err();
             assert!(much.is(Code::ExceededMemoryLimit), "not for ever");
             beside.store(50 * MB, Relaxed);

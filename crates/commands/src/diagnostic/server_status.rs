@@ -467,6 +467,7 @@ fn budgets(w: &mut Writer, engine: &Engine, temporary_files: i64) {
     w.open_doc("operationMemory")
         .i64("limitBytes", operations.limit as i64)
         .i64("bytes", operations.bytes as i64)
+        .i64("waiting", operations.waiting as i64)
         .i64("waits", operations.waits as i64)
         .i64("refused", operations.refused as i64)
         .close();
