@@ -159,6 +159,12 @@ pub fn shown(body: Doc<'_>) -> DocBuf {
             _ => w.str(e.name, "..."),
         };
     }
+    // By it an operator finds what an application sent.
+    if let Some(comment) = body.get("comment")
+        && comment.bytes.len() <= MAX_FIRST_BYTES
+    {
+        w.val("comment", comment);
+    }
     w.finish()
 }
 
@@ -187,6 +193,10 @@ mod tests {
             (
                 find.clone(),
                 r#"{"$truncated":"the command is too long to be shown","find":"c"}"#,
+            ),
+            (
+                bson::doc! {"find": "c", "comment": "mine", "filter": bson::doc! {"a": long.as_str()}},
+                r#"{"$truncated":"the command is too long to be shown","find":"c","comment":"mine"}"#,
             ),
             (
                 bson::doc! {"explain": find},
