@@ -113,7 +113,8 @@ pub fn kernel() -> Kernel {
 
 /// The text before the first zero.
 fn text_of(chars: &[libc::c_char]) -> String {
-    let bytes: Vec<u8> = chars.iter().map(|c| c.cast_unsigned()).collect();
+    // The type is signed on some processors only.
+    let bytes: Vec<u8> = chars.iter().flat_map(|c| c.to_ne_bytes()).collect();
     CStr::from_bytes_until_nul(&bytes).map_or_else(
         |_| String::new(),
         |text| text.to_string_lossy().into_owned(),
