@@ -210,3 +210,22 @@ def test_writes_that_wait_leave_nothing_when_the_server_is_killed(tmp_path):
             assert client.big.w.count_documents({"a": 249_999}) == len(there)
             assert client.big.command("validate", "w")["valid"]
             client.big.w.insert_one({"_id": -1, **big})
+
+
+def test_transactions_keep_to_the_cache(server):
+    fill = "x" * (8 << 20)
+    with server.client() as client, Watch(server.process.pid) as watch:
+        sessions = {n: client.start_session() for n in range(3)}
+        for session in sessions.values():
+            session.start_transaction()
+        codes = []
+        for i in range(20):
+            for n, session in list(sessions.items()):
+                try:
+                    client.big.t.insert_one({"_id": 100 * n + i, "fill": fill}, session=session)
+                except OperationFailure as e:
+                    codes.append(e.code)
+                    sessions.pop(n).end_session()
+        assert codes == [112, 112, 388], "what finds no room beside others begins again; the last comes to its own limit"
+        assert watch.most - watch.first < 350, f"{watch.most - watch.first} MB"
+        assert client.big.t.count_documents({}) == 0

@@ -223,6 +223,7 @@ impl Commands {
     ) -> Result<Commands> {
         let engine = executor::Engine::open(store.clone())?;
         count_together(&engine, &control);
+        engine.transactions.keep_within(config.cache_bytes);
         executor::search::SearchIndexes::start(&engine);
         if replica.is_none() {
             resume_builds(&engine);

@@ -188,8 +188,10 @@ pub struct Transactions {
     pub lock_patience_millis: AtomicU64,
 }
 
-/// A transaction's share of memory where nothing else is set, in bytes.
+/// A transaction's share of memory with a large cache, in bytes.
 const MOST_BYTES: usize = 256 << 20;
+/// That of all transactions with a small one.
+const LEAST_HELD_BYTES: usize = 128 << 20;
 
 impl Default for Transactions {
     fn default() -> Transactions {
@@ -211,6 +213,15 @@ impl Default for Transactions {
 }
 
 impl Transactions {
+    /// Has all of them together hold half of the cache at most, but for [`LEAST_HELD_BYTES`].
+    pub fn keep_within(&self, cache_bytes: u64) {
+        let half = usize::try_from(cache_bytes / 2).unwrap_or(usize::MAX);
+        let held = half.clamp(LEAST_HELD_BYTES, 2 * MOST_BYTES);
+        self.most_held_bytes.store(held, Ordering::Relaxed);
+        self.most_bytes
+            .store(held.min(MOST_BYTES), Ordering::Relaxed);
+    }
+
     pub fn open(&self) -> Vec<Arc<OpenTransaction>> {
         self.open.lock().values().cloned().collect()
     }
