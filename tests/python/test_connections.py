@@ -168,7 +168,7 @@ def test_a_cursor_whose_number_was_lost_is_closed(new_server):
         body = bson.encode({"find": "large", "$db": "t", "batchSize": 100})
         message = struct.pack("<iiiiI", 21 + len(body), 1, 0, 2013, 0) + b"\0" + body
         # The reply of 16 MB does not fit what lies between, and is not read.
-        peers = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(8)]
+        peers = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(4)]
         for peer in peers:
             peer.sendall(message)
             assert peer.recv(1000)

@@ -32,7 +32,7 @@ const MOST_OF_ONE: usize = 384 << 20;
 const MOST_OF_WRITE: usize = 512 << 20;
 const MOST_OF_ALL: usize = 320 << 20;
 /// While other operations, messages, stages and cursors hold no more, one operation goes on whatever the process holds.
-const LITTLE: usize = 64 << 20;
+const LITTLE: usize = 128 << 20;
 /// What an operation holds past this the cache lends, as far as it does.
 const OWN: usize = 32 << 20;
 /// The process is looked at again, which reads a file, when the operation has grown by so much or [`PAUSE`] has passed.
@@ -492,7 +492,7 @@ mod tests {
     fn a_large_one_goes_on_while_the_process_keeps_its_promise_or_others_hold_little() {
         thread_local!(static PROCESS_HOLDS: Cell<usize> = const { Cell::new(300 * MB) });
         let all: Arc<OperationMemory> = Arc::default();
-        let beside = Arc::new(AtomicUsize::new(100 * MB));
+        let beside = Arc::new(AtomicUsize::new(200 * MB));
         let told = beside.clone();
         all.counts_with_process(
             move || told.load(Relaxed),
@@ -523,7 +523,7 @@ mod tests {
             std::thread::sleep(2 * PAUSE);
             let much = holds(40, &free).unwrap_err();
             assert!(much.is(Code::ExceededMemoryLimit), "not for ever");
-            beside.store(50 * MB, Relaxed);
+            beside.store(120 * MB, Relaxed);
             holds(200, &killed).unwrap();
         });
         assert_eq!(all.figures().bytes, 0);
