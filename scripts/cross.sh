@@ -28,6 +28,16 @@ tools=${CARGO_TARGET_DIR:-$PWD/target}/cross/tools
 export PATH=$tools/bin:$PATH CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}/cross/build
 # The oldest macOS on Apple's own processors.
 export MACOSX_DEPLOYMENT_TARGET=11.0
+# What zig's headers of macOS lack: two names of its C library that the allocator asks random bytes of.
+case $target in
+    *-darwin)
+        headers=$CARGO_TARGET_DIR/macos-headers
+        mkdir -p "$headers/CommonCrypto"
+        printf '#pragma once\nenum { kCCSuccess = 0 };\n' >"$headers/CommonCrypto/CommonCryptoError.h"
+        printf '#pragma once\n#include <stddef.h>\nint CCRandomGenerateBytes(void *bytes, size_t count);\n' >"$headers/CommonCrypto/CommonRandom.h"
+        export "CFLAGS_${target//-/_}=-I$headers"
+        ;;
+esac
 # RocksDB's sources, many at a time, as in every build (scripts/cxx), by zig.
 export "CXX_${target//-/_}=$PWD/scripts/cxx" PANDO_CXX="cargo-zigbuild zig c++ -- -target $zig"
 need_compilers
