@@ -38,19 +38,25 @@ pub fn give_back() {
     }
 }
 
-/// Whether the process holds no more of the machine's memory than it promises, with so many bytes more.
-type HasRoom = Box<dyn Fn(usize) -> bool + Send + Sync>;
-
-static HAS_ROOM: OnceLock<HasRoom> = OnceLock::new();
-
-/// Who watches what the process holds tells whether it has room.
-pub fn has_room_by(told: impl Fn(usize) -> bool + Send + Sync + 'static) {
-    let _ = HAS_ROOM.set(Box::new(told));
+/// What the process holds of the machine's memory, and how much one large operation may bring it to, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct ProcessMemory {
+    pub held: usize,
+    pub most: usize,
 }
 
-/// Whether the process keeps to what it promises with `more` bytes. It does where it is not watched.
-pub fn has_room(more: usize) -> bool {
-    HAS_ROOM.get().is_none_or(|told| told(more))
+type Watcher = Box<dyn Fn() -> Option<ProcessMemory> + Send + Sync>;
+
+static PROCESS: OnceLock<Watcher> = OnceLock::new();
+
+/// Who watches what the process holds tells of it.
+pub fn process_by(told: impl Fn() -> Option<ProcessMemory> + Send + Sync + 'static) {
+    let _ = PROCESS.set(Box::new(told));
+}
+
+/// What is told of the process; `None` where it is not watched.
+pub fn process() -> Option<ProcessMemory> {
+    PROCESS.get()?()
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@
 //! Invariants: of operations that wait for each other one goes on; an operation that has ended holds
 //! nothing.
 
+use alloc_meter::ProcessMemory;
 use bson::{Doc, Elem};
 use errors::{Result, Stop, Suspension, err};
 use parking_lot::Mutex;
@@ -31,6 +32,10 @@ const MOST_OF_ONE: usize = 384 << 20;
 /// The same once it has latched records: with what it writes.
 const MOST_OF_WRITE: usize = 512 << 20;
 const MOST_OF_ALL: usize = 320 << 20;
+/// A process that holds much even when no operation counts, of a large catalog, may come to so much more.
+const BESIDE_IDLE: usize = 256 << 20;
+/// None has counted for so long: free memory goes back with a delay.
+const QUIET: Duration = Duration::from_millis(300);
 /// While other operations, messages, stages and cursors hold no more, one operation goes on whatever the process holds.
 const LITTLE: usize = 128 << 20;
 /// What an operation holds past this the cache lends, as far as it does.
@@ -64,8 +69,7 @@ pub struct OperationMemory {
 struct Beside {
     /// Messages, stages and cursors, in bytes.
     held: Box<dyn Fn() -> usize + Send + Sync>,
-    /// Whether the process keeps to what it promises with so many bytes more.
-    process_has_room: fn(usize) -> bool,
+    process: fn() -> Option<ProcessMemory>,
 }
 
 #[derive(Default)]
@@ -73,6 +77,10 @@ struct Counted {
     /// What those hold that count. The lowest number has counted for the longest.
     held: BTreeMap<u64, usize>,
     next: u64,
+    /// What the process held when none had counted for [`QUIET`], in bytes.
+    idle: usize,
+    /// When one last counted.
+    counted_at: Option<Instant>,
     waiting: usize,
     waits: u64,
     refused: u64,
@@ -157,18 +165,31 @@ impl OperationMemory {
 
     /// Has `beside` tell what messages, stages and cursors hold, in bytes.
     pub fn counts_with(&self, beside: impl Fn() -> usize + Send + Sync + 'static) {
-        self.counts_with_process(beside, alloc_meter::has_room);
+        self.counts_with_process(beside, alloc_meter::process);
     }
 
     fn counts_with_process(
         &self,
         beside: impl Fn() -> usize + Send + Sync + 'static,
-        process_has_room: fn(usize) -> bool,
+        process: fn() -> Option<ProcessMemory>,
     ) {
         let _ = self.beside.set(Beside {
             held: Box::new(beside),
-            process_has_room,
+            process,
         });
+    }
+
+    /// Before one counts: what the process holds without any.
+    fn note_idle(&self) {
+        let mut counted = self.counted.lock();
+        let was_quiet = counted.counted_at.is_none_or(|at| at.elapsed() > QUIET);
+        if was_quiet
+            && counted.held.is_empty()
+            && counted.waiting == 0
+            && let Some(process) = self.beside.get().and_then(|beside| (beside.process)())
+        {
+            counted.idle = process.held;
+        }
     }
 
     /// Whether the operation that counts for `own` bytes may hold more than [`OWN`]. It has not allocated `more` of them yet.
@@ -176,8 +197,13 @@ impl OperationMemory {
         let Some(beside) = self.beside.get() else {
             return true;
         };
+        let idle = self.counted.lock().idle;
+        let process_has_room = (beside.process)().is_none_or(|process| {
+            let most = process.most.max(idle.saturating_add(BESIDE_IDLE));
+            process.held.saturating_add(more) <= most
+        });
         let others = || self.counted.lock().held.values().sum::<usize>() - own;
-        (beside.process_has_room)(more) || others() + (beside.held)() <= LITTLE
+        process_has_room || others() + (beside.held)() <= LITTLE
     }
 
     pub fn figures(&self) -> OperationMemoryFigures {
@@ -241,6 +267,7 @@ impl Counted {
             *next
         });
         self.held.insert(n, bytes);
+        self.counted_at = Some(Instant::now());
         true
     }
 }
@@ -301,6 +328,7 @@ impl Running {
             return Weighed::Fits;
         }
         let most = if self.latched { MOST_OF_ALL } else { LIMIT };
+        self.of.note_idle();
         let fits = self.of.counted.lock().hold(&mut self.number, bytes, most);
         if !fits {
             return Weighed::Full(self.full(LONGEST_WAIT));
@@ -496,7 +524,12 @@ mod tests {
         let told = beside.clone();
         all.counts_with_process(
             move || told.load(Relaxed),
-            |more| PROCESS_HOLDS.get() + more <= 500 * MB,
+            || {
+                Some(ProcessMemory {
+                    held: PROCESS_HOLDS.get(),
+                    most: 500 * MB,
+                })
+            },
         );
         let asked = Cell::new(0);
         let others_end = || {
@@ -527,6 +560,35 @@ mod tests {
             holds(200, &killed).unwrap();
         });
         assert_eq!(all.figures().bytes, 0);
+    }
+
+    #[test]
+    fn what_the_process_holds_anyway_leaves_room() {
+        thread_local!(static PROCESS_HOLDS: Cell<usize> = const { Cell::new(700 * MB) });
+        let all: Arc<OperationMemory> = Arc::default();
+        let process = || {
+            Some(ProcessMemory {
+                held: PROCESS_HOLDS.get(),
+                most: 500 * MB,
+            })
+        };
+        all.counts_with_process(|| 200 * MB, process);
+        let killed = || Err(err!(Interrupted, "killed").into());
+        let one = |mb: usize| all.within(|| allocated(mb * MB, || weigh(0, true, &killed)));
+        one(40).unwrap();
+        PROCESS_HOLDS.set(800 * MB);
+        one(2).unwrap();
+        assert_eq!(
+            all.counted.lock().idle,
+            700 * MB,
+            "one has counted a moment ago"
+        );
+        PROCESS_HOLDS.set(900 * MB);
+        one(40).unwrap();
+        std::thread::sleep(2 * QUIET);
+        PROCESS_HOLDS.set(300 * MB);
+        one(2).unwrap();
+        assert_eq!(all.counted.lock().idle, 300 * MB);
     }
 
     #[test]

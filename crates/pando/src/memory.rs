@@ -4,6 +4,7 @@
 //! group at the root, so the root is always looked at too.
 
 use crate::allocator;
+use alloc_meter::ProcessMemory;
 use own_process::system;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,8 +28,8 @@ pub fn refuse_huge_pages() {
 
 /// What the server may hold beside its cache before memory that is free is given back at once; it promises 300 MB.
 const BESIDE_CACHE: u64 = 140 << 20;
-/// What one large operation may bring it to beside its cache; what others take meanwhile comes to some 60 MB more.
-const LARGE_BESIDE_CACHE: u64 = 416 << 20;
+/// What one large operation may bring it to beside its cache; what others take meanwhile, and mapped files, come to some 90 MB more.
+const LARGE_BESIDE_CACHE: u64 = 384 << 20;
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Watches how much of the machine's memory this process holds, and has the allocator return free memory
@@ -38,8 +39,12 @@ const LOOK: Duration = Duration::from_millis(100);
 pub fn keep_within(cache_bytes: u64) {
     alloc_meter::gives_back_by(allocator::give_back);
     let of_large = cache_bytes.saturating_add(LARGE_BESIDE_CACHE);
-    alloc_meter::has_room_by(move |more| {
-        held_bytes().is_none_or(|held| held.saturating_add(more as u64) <= of_large)
+    let bytes = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
+    alloc_meter::process_by(move || {
+        Some(ProcessMemory {
+            held: bytes(held_bytes()?),
+            most: bytes(of_large),
+        })
     });
     let most = cache_bytes.saturating_add(BESIDE_CACHE);
     let watch = move || {
@@ -59,9 +64,9 @@ pub fn keep_within(cache_bytes: u64) {
     );
 }
 
-/// What this process holds of the machine's memory, in bytes.
+/// What this process holds of the machine's memory, without mapped files, in bytes.
 fn held_bytes() -> Option<u64> {
-    Some(system::own_memory()?.resident)
+    Some(system::own_memory()?.anonymous)
 }
 
 /// Memory in bytes.

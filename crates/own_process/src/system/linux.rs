@@ -14,8 +14,11 @@ pub fn own_memory() -> Option<ProcessMemory> {
     let mut pages = text.split_ascii_whitespace().map(|n| n.parse::<u64>());
     let mut bytes = || Some(pages.next()?.ok()?.saturating_mul(page_bytes()));
     let virtual_size = bytes()?;
+    let resident = bytes()?;
+    let of_files = bytes()?;
     Some(ProcessMemory {
-        resident: bytes()?,
+        resident,
+        anonymous: resident.saturating_sub(of_files),
         virtual_size,
     })
 }

@@ -16,6 +16,7 @@ pub fn own_memory() -> Option<ProcessMemory> {
     let told: libc::proc_taskinfo = unsafe { told_of(std::process::id(), libc::PROC_PIDTASKINFO) }?;
     Some(ProcessMemory {
         resident: told.pti_resident_size,
+        anonymous: told.pti_resident_size,
         virtual_size: told.pti_virtual_size,
     })
 }

@@ -22,6 +22,9 @@ pub use of_this_one::NAME;
 pub struct ProcessMemory {
     /// What it holds of the machine's.
     pub resident: u64,
+    /// What of that is no file's: pages of mapped files go whenever others want the memory. Where the system does not tell
+    /// them apart it is all.
+    pub anonymous: u64,
     pub virtual_size: u64,
 }
 
@@ -129,6 +132,7 @@ mod tests {
     fn the_system_tells_of_this_process() {
         let memory = own_memory().unwrap();
         assert!(memory.resident > 0 && memory.virtual_size >= memory.resident);
+        assert!(memory.anonymous > 0 && memory.anonymous <= memory.resident);
         assert!(machine_memory().unwrap() > memory.resident);
         let before = open_files().unwrap();
         let file = std::fs::File::open("/").unwrap();
