@@ -527,7 +527,7 @@ mod tests {
             || {
                 Some(ProcessMemory {
                     held: PROCESS_HOLDS.get(),
-                    most: 500 * MB,
+                    most: 600 * MB,
                 })
             },
         );
@@ -543,16 +543,16 @@ mod tests {
         let killed = || Err(err!(Interrupted, "killed").into());
         all.within(|| {
             holds(140, &killed).unwrap();
-            PROCESS_HOLDS.set(510 * MB);
+            PROCESS_HOLDS.set(610 * MB);
             holds(30, &killed).unwrap();
             assert_eq!(all.figures().waits, 0);
             holds(160, &others_end).unwrap();
             assert_eq!((all.figures().waits, asked.get()), (1, 1));
             std::thread::sleep(2 * PAUSE);
-            let reserved = reserve(120 * MB, &killed).unwrap_err();
+            let reserved = reserve(220 * MB, &killed).unwrap_err();
             assert!(reserved.is(Code::Interrupted), "it would wait");
-            reserve(90 * MB, &killed).unwrap();
-            PROCESS_HOLDS.set(510 * MB);
+            reserve(190 * MB, &killed).unwrap();
+            PROCESS_HOLDS.set(610 * MB);
             std::thread::sleep(2 * PAUSE);
             let much = holds(40, &free).unwrap_err();
             assert!(much.is(Code::ExceededMemoryLimit), "not for ever");
