@@ -359,7 +359,13 @@ def open_cursors(db):
     return db.client.admin.command("serverStatus")["metrics"]["cursor"]
 
 
-def test_cursors_end_with_their_sessions(db):
+def test_cursors_end_with_their_sessions(cluster, db):
+    # A driver uses sessions again: other tests' cursors would be of the same.
+    with cluster.client() as own:
+        cursors_end_with_their_sessions(own[db.name])
+
+
+def cursors_end_with_their_sessions(db):
     coll = shard(db, "c", {"k": 1}, at=[5])
     coll.insert_many([{"k": k} for k in range(10)])
     opens = [
@@ -367,8 +373,6 @@ def test_cursors_end_with_their_sessions(db):
         lambda s: coll.aggregate([{"$group": {"_id": "$k"}}], batchSize=2, session=s),
         lambda s: db.aggregate([{"$documents": [{"k": k} for k in range(10)]}], batchSize=2, session=s),
     ]
-    # What other tests have left would end at any time.
-    db.client.admin.command("killAllSessions", [])
     before = open_cursors(db)
     for command in ("killSessions", "endSessions"):
         for opened in opens:
