@@ -34,7 +34,7 @@ const MOST_OF_WRITE: usize = 512 << 20;
 const MOST_OF_ALL: usize = 320 << 20;
 /// A process that holds much even when no operation counts, of a large catalog, may come to so much more.
 const BESIDE_IDLE: usize = 256 << 20;
-/// None has counted for so long: free memory goes back with a delay.
+/// How long none has counted when the process is looked at as idle: free memory goes back with a delay.
 const QUIET: Duration = Duration::from_millis(300);
 /// While other operations, messages, stages and cursors hold no more, one operation goes on whatever the process holds.
 const LITTLE: usize = 128 << 20;
