@@ -198,7 +198,7 @@ fn follow_settings(
     )
 }
 
-/// Has large operations leave room for what messages, stages and cursors hold.
+/// Has large operations leave room for what messages, stages and cursors hold, and stages for what these and operations do.
 fn count_together(engine: &Arc<executor::Engine>, control: &Arc<Control>) {
     let (stages, documents) = (engine.stage_memory.clone(), engine.cursor_memory.clone());
     let (cursors, control) = (engine.open_cursors.clone(), control.clone());
@@ -206,6 +206,11 @@ fn count_together(engine: &Arc<executor::Engine>, control: &Arc<Control>) {
     engine.operation_memory.counts_with(move || {
         let held = shared.iter().map(|m| m.used()).sum::<usize>();
         control.in_flight.used() + held
+    });
+    let operations = Arc::downgrade(&engine.operation_memory);
+    engine.stage_memory.asks_for_room(move |more| {
+        let operations = operations.upgrade();
+        operations.is_none_or(|operations| operations.has_room_for_stages(more))
     });
 }
 

@@ -9,7 +9,8 @@
 //!
 //! Messages, stages and cursors have budgets of their own, and the allocator keeps free memory. One operation goes past [`OWN`]
 //! only while the process holds no more than it promises, or others little. It waits for
-//! [`WAIT_FOR_OTHERS`] at most, since others may be waiting for it.
+//! [`WAIT_FOR_OTHERS`] at most, since others may be waiting for it. Stages of pipelines ask the same, and may bring the process
+//! to [`FOR_STAGES`] more.
 //!
 //! Invariants: of operations that wait for each other one goes on; an operation that has ended holds
 //! nothing.
@@ -36,8 +37,10 @@ const MOST_OF_ALL: usize = 320 << 20;
 const BESIDE_IDLE: usize = 256 << 20;
 /// How long none has counted when the process is looked at as idle: free memory goes back with a delay.
 const QUIET: Duration = Duration::from_millis(300);
-/// While other operations, messages, stages and cursors hold no more, one operation goes on whatever the process holds.
+/// While other operations, messages, stages and cursors hold no more, one operation or stage goes on whatever the process holds.
 const LITTLE: usize = 128 << 20;
+/// Stages, which ask the process in their turn, find so much that large operations have left.
+const FOR_STAGES: usize = 64 << 20;
 /// What an operation holds past this the cache lends, as far as it does.
 const OWN: usize = 32 << 20;
 /// The process is looked at again, which reads a file, when the operation has grown by so much or [`PAUSE`] has passed.
@@ -77,7 +80,7 @@ struct Counted {
     /// What those hold that count. The lowest number has counted for the longest.
     held: BTreeMap<u64, usize>,
     next: u64,
-    /// What the process held when none had counted for [`QUIET`], in bytes.
+    /// What the process held when none had counted for [`QUIET`], without messages, stages and cursors, in bytes.
     idle: usize,
     /// When one last counted.
     counted_at: Option<Instant>,
@@ -188,7 +191,8 @@ impl OperationMemory {
             && counted.waiting == 0
             && let Some(process) = self.beside.get().and_then(|beside| (beside.process)())
         {
-            counted.idle = process.held;
+            let beside = self.beside.get().map_or(0, |beside| (beside.held)());
+            counted.idle = process.held.saturating_sub(beside);
         }
     }
 
@@ -197,13 +201,28 @@ impl OperationMemory {
         let Some(beside) = self.beside.get() else {
             return true;
         };
-        let idle = self.counted.lock().idle;
-        let process_has_room = (beside.process)().is_none_or(|process| {
-            let most = process.most.max(idle.saturating_add(BESIDE_IDLE));
-            process.held.saturating_add(more) <= most
-        });
         let others = || self.counted.lock().held.values().sum::<usize>() - own;
-        process_has_room || others() + (beside.held)() <= LITTLE
+        self.process_has_room(beside, more, 0) || others() + (beside.held)() <= LITTLE
+    }
+
+    /// Whether stages may hold so many bytes more.
+    pub fn has_room_for_stages(&self, more: usize) -> bool {
+        let Some(beside) = self.beside.get() else {
+            return true;
+        };
+        self.note_idle();
+        let operations = || self.counted.lock().held.values().sum::<usize>();
+        self.process_has_room(beside, more, FOR_STAGES)
+            || operations() + (beside.held)() + more <= LITTLE
+    }
+
+    /// Whether the process may hold `more` bytes more, `past` what large operations may bring it to.
+    fn process_has_room(&self, beside: &Beside, more: usize, past: usize) -> bool {
+        let idle = self.counted.lock().idle;
+        (beside.process)().is_none_or(|process| {
+            let most = process.most.max(idle.saturating_add(BESIDE_IDLE));
+            process.held.saturating_add(more) <= most.saturating_add(past)
+        })
     }
 
     pub fn figures(&self) -> OperationMemoryFigures {
@@ -576,19 +595,45 @@ mod tests {
         let killed = || Err(err!(Interrupted, "killed").into());
         let one = |mb: usize| all.within(|| allocated(mb * MB, || weigh(0, true, &killed)));
         one(40).unwrap();
-        PROCESS_HOLDS.set(800 * MB);
+        PROCESS_HOLDS.set(720 * MB);
         one(2).unwrap();
         assert_eq!(
             all.counted.lock().idle,
-            700 * MB,
+            500 * MB,
             "one has counted a moment ago"
         );
-        PROCESS_HOLDS.set(900 * MB);
+        PROCESS_HOLDS.set(750 * MB);
         one(40).unwrap();
         std::thread::sleep(2 * QUIET);
         PROCESS_HOLDS.set(300 * MB);
         one(2).unwrap();
-        assert_eq!(all.counted.lock().idle, 300 * MB);
+        assert_eq!(all.counted.lock().idle, 100 * MB);
+    }
+
+    #[test]
+    fn stages_find_a_little_more_than_large_operations() {
+        thread_local!(static PROCESS_HOLDS: Cell<usize> = const { Cell::new(0) });
+        let all: Arc<OperationMemory> = Arc::default();
+        assert!(all.has_room_for_stages(900 * MB), "nothing is known");
+        let beside = Arc::new(AtomicUsize::new(200 * MB));
+        let told = beside.clone();
+        let process = || {
+            Some(ProcessMemory {
+                held: PROCESS_HOLDS.get(),
+                most: 500 * MB,
+            })
+        };
+        all.counts_with_process(move || told.load(Relaxed), process);
+        all.within(|| {
+            allocated(40 * MB, || {
+                weigh(0, true, &free).unwrap();
+                PROCESS_HOLDS.set(540 * MB);
+                assert!(all.has_room_for_stages(24 * MB) && !all.has_room_for_stages(25 * MB));
+                beside.store(80 * MB, Relaxed);
+                PROCESS_HOLDS.set(900 * MB);
+                assert!(all.has_room_for_stages(8 * MB) && !all.has_room_for_stages(9 * MB));
+            })
+        });
     }
 
     #[test]

@@ -13,18 +13,25 @@
 //! Little ([`LEAST`]) may be held past the limit, up to half as much again, so that a new stage finds some whatever
 //! others hold; what cannot go to a file up to twice the limit. It counts too: a stage between two batches of a cursor
 //! holds what it has, and there may be many.
+//!
+//! Past [`UNASKED`] a stage grows only while the process has room beside all else that it holds
+//! ([`StageMemory::asks_for_room`]): without room it is as if others held the limit.
 
 use super::PipelineHost;
 use errors::{Result, err};
 use std::cell::Cell;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 
 /// What each stage may hold while all together hold no more than the limit and half as much again, or twice the limit.
 const LEAST: usize = 128 << 10;
 /// Memory is taken in steps of this, and what is less than one in smaller ones.
 const STEP: usize = 128 << 10;
 const SMALL_STEP: usize = 1 << 10;
+/// What a stage may hold whatever the process holds.
+const UNASKED: usize = 8 << 20;
+/// So much further at once the process is asked for, which reads a file.
+const BETWEEN_QUESTIONS: usize = 1 << 20;
 /// How often what cannot be spilled lets others go first: see [`PipelineHost::wait_for_memory`].
 const TURNS: u32 = 1000;
 
@@ -34,7 +41,11 @@ pub struct StageMemory {
     used: AtomicUsize,
     /// How often a stage was told to make do with less than its own limit.
     squeezed: AtomicU64,
+    /// Whether the process has room for so many bytes more.
+    room: OnceLock<Room>,
 }
+
+type Room = Box<dyn Fn(usize) -> bool + Send + Sync>;
 
 impl Default for StageMemory {
     /// So much that one sort alone comes to its 100 MB.
@@ -49,7 +60,13 @@ impl StageMemory {
             limit,
             used: AtomicUsize::new(0),
             squeezed: AtomicU64::new(0),
+            room: OnceLock::new(),
         }
+    }
+
+    /// Has stages ask whether the process has `room` for so many bytes more. Only the first call counts.
+    pub fn asks_for_room(&self, room: impl Fn(usize) -> bool + Send + Sync + 'static) {
+        let _ = self.room.set(Box::new(room));
     }
 
     pub fn limit(&self) -> usize {
@@ -68,6 +85,7 @@ impl StageMemory {
         Share {
             of: Some(Arc::clone(self)),
             bytes: 0,
+            granted: 0,
         }
     }
 }
@@ -87,6 +105,8 @@ pub fn held_by_stages() -> isize {
 pub struct Share {
     of: Option<Arc<StageMemory>>,
     bytes: usize,
+    /// Up to how many bytes the process had room.
+    granted: usize,
 }
 
 impl Share {
@@ -136,6 +156,14 @@ impl Share {
         };
         let step = if bytes < STEP { SMALL_STEP } else { STEP };
         let own = bytes.next_multiple_of(step);
+        if own > UNASKED.max(self.granted) {
+            let next = own + BETWEEN_QUESTIONS;
+            if of.room.get().is_some_and(|room| !room(next - self.bytes)) {
+                of.squeezed.fetch_add(1, Relaxed);
+                return false;
+            }
+            self.granted = next;
+        }
         let taken = of.used.fetch_update(Relaxed, Relaxed, |used| {
             let all = used.saturating_sub(self.bytes).saturating_add(own);
             allowed(own, all, of.limit).then_some(all)
@@ -154,6 +182,7 @@ impl Share {
         if let Some(of) = &self.of {
             of.used.fetch_sub(self.bytes, Relaxed);
         }
+        self.granted = 0;
         self.set(0);
     }
 
@@ -261,6 +290,41 @@ mod tests {
         assert!(
             all.share().fits(MB),
             "what can be spilled goes on with less"
+        );
+    }
+
+    #[test]
+    fn past_its_first_megabytes_it_needs_the_process_to_have_room() {
+        let all = Arc::new(StageMemory::new(100 * MB));
+        let process = Arc::new(AtomicUsize::new(20 * MB));
+        let (asked, left) = (Arc::new(AtomicUsize::new(0)), process.clone());
+        let times = asked.clone();
+        all.asks_for_room(move |more| {
+            times.fetch_add(1, Relaxed);
+            more <= left.load(Relaxed)
+        });
+        let (mut sort, mut join) = (all.share(), all.share());
+        assert!(sort.fits(8 * MB) && asked.load(Relaxed) == 0);
+        for kb in 8 << 10..=16 << 10 {
+            assert!(sort.fits(kb << 10));
+        }
+        assert!(asked.load(Relaxed) <= 9);
+        process.store(MB, Relaxed);
+        assert!(!sort.fits(30 * MB) && sort.fits(16 * MB));
+        assert!(join.fits_for_good(8 * MB) && !join.fits_for_good(9 * MB));
+        let mut waits = 0;
+        join.hold(20 * MB, "$lookup", || {
+            waits += 1;
+            process.store(20 * MB, Relaxed);
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(waits, 1);
+        sort.release();
+        process.store(0, Relaxed);
+        assert!(
+            sort.fits(8 * MB) && !sort.fits(9 * MB),
+            "it is asked for anew"
         );
     }
 
