@@ -259,6 +259,9 @@ impl Commands {
         let no_scan = parameters.bool(parameters::NO_TABLE_SCAN);
         engine.no_table_scan.store(no_scan, Ordering::Relaxed);
         engine.scripting.store(config.scripting, Ordering::Relaxed);
+        if config.query_threads > 0 {
+            engine.query_threads.limit(config.query_threads);
+        }
         let replicated = replica
             .clone()
             .map(|r| Arc::new(monitoring::replicated::Replicated::new(r)));

@@ -6,6 +6,7 @@ use crate::follow::LogTail;
 use crate::fsync_lock::FsyncLock;
 use crate::key_locks::Transactions;
 use crate::operation_memory::{OperationMemory, parsed_size};
+use crate::pipeline::QueryThreads;
 use crate::prepared::Prepared;
 use crate::reserved_time;
 use crate::search::SearchIndexes;
@@ -58,6 +59,8 @@ pub struct Engine {
     stamped: AtomicU64,
     pub(crate) document_keys: DocumentKeys,
     pub search: SearchIndexes,
+    /// The threads that pipelines may have beside their own.
+    pub query_threads: QueryThreads,
 }
 
 /// Keeps [`Engine::prepared`] in step with applied entries.
@@ -107,6 +110,7 @@ impl Engine {
             stamped: AtomicU64::new(0),
             document_keys: DocumentKeys::default(),
             search: SearchIndexes::default(),
+            query_threads: QueryThreads::default(),
         });
         engine.operation_memory.borrow_from(&engine.store);
         let view = engine

@@ -181,6 +181,12 @@ pub const FLAGS: &[Flag] = &[
         "Threads that serve connections [default: as many as cores]",
     ),
     own(
+        &["query-threads", "queryThreads"],
+        "pando.queryThreads",
+        Value("N"),
+        "Threads that an aggregation over a whole collection may use, where others leave them idle; 1: its own [default: as many as cores]",
+    ),
+    own(
         &["metrics"],
         "pando.metrics",
         Value("ADDRESS"),

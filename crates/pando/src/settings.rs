@@ -73,6 +73,7 @@ pub fn launch(
         log_retain_at_least: log_retain_at_least(&o)?,
         max_connections: max_connections(&o)?,
         loops: o.parsed("pando.eventLoops", "a number")?.unwrap_or(0),
+        query_threads: o.parsed("pando.queryThreads", "a number")?.unwrap_or(0),
         security,
         encryption_key_file: encryption_key_file(&o)?,
         tls,

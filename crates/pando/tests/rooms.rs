@@ -55,6 +55,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "time_series",
             "script",
             "alloc_meter",
+            "own_process",
             "bson",
             "errors",
             "auth",

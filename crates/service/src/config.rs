@@ -240,6 +240,8 @@ pub struct ServerConfig {
     pub audit: Option<AuditOptions>,
     /// Event loops; as many as cores when 0.
     pub loops: usize,
+    /// Threads of one aggregation; as many as cores when 0.
+    pub query_threads: usize,
     /// `setParameter`, name and value as text, in the order given.
     pub parameters: Vec<(String, String)>,
     pub slow_ms: i64,
@@ -294,6 +296,7 @@ impl Default for ServerConfig {
             tls: TlsOptions::default(),
             audit: None,
             loops: 0,
+            query_threads: 0,
             parameters: Vec::new(),
             slow_ms: 100,
             profile_level: 0,

@@ -471,6 +471,12 @@ fn budgets(w: &mut Writer, engine: &Engine, temporary_files: i64) {
         .i64("waits", operations.waits as i64)
         .i64("refused", operations.refused as i64)
         .close();
+    let threads = engine.query_threads.figures();
+    w.open_doc("queryThreads")
+        .i64("limit", threads.limit as i64)
+        .i64("taken", threads.taken as i64)
+        .i64("dividedPipelines", threads.divided as i64)
+        .close();
     let zones = &engine.zones;
     w.open_doc("zoneMaps")
         .i64("maps", zones.count() as i64)

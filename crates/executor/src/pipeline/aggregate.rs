@@ -8,6 +8,7 @@ use crate::pipeline::geo_near;
 use crate::pipeline::idle::Idle;
 use crate::pipeline::merge_into::{self, MergeInto};
 use crate::pipeline::own_places::OwnPlaces;
+use crate::pipeline::query_threads;
 use crate::pipeline::remote_collections::{self, ReadRemotely, RemoteRows};
 use crate::pipeline::semi_join;
 use crate::pipeline::series_out;
@@ -23,8 +24,8 @@ use query::expr::{SearchMeta, Vars};
 use query::metadata::Metadata;
 use query::path::FieldPath;
 use query::pipeline::{
-    self, GroupPushdown, JoinedCollection, MergePartStep, MergeSpec, Namespace, OutSpec, Pipeline,
-    PipelineHost, RowsKind, RowsStage, SearchStage, Share, Source, StageProfiler,
+    self, GroupPushdown, JoinedCollection, MergePartStep, MergeSpec, Namespace, OutSpec, Part,
+    Parted, Pipeline, PipelineHost, RowsKind, RowsStage, SearchStage, Share, Source, StageProfiler,
 };
 use query::projection::Projection;
 use query::sort::SortPattern;
@@ -308,6 +309,11 @@ fn open(
     let leaf = match begun.start {
         Start::Docs(docs) => pipeline::over_docs(docs),
         Start::Rows(cursor) => match caller {
+            PipelineCaller::First
+                if let Some(parted) = parted(ctx, &cursor, &pipeline, begun.from) =>
+            {
+                return Ok((parted.attach(Box::new(Leaf(*cursor)), vars), uuid));
+            }
             PipelineCaller::Inside(Some(w)) => explain::watched_rows(*cursor, w),
             PipelineCaller::First | PipelineCaller::Inside(None) => {
                 pipeline::over_rows(Box::new(Leaf(*cursor)))
@@ -315,6 +321,18 @@ fn open(
         },
     };
     Ok((pipeline.attach(begun.from, leaf, vars), uuid))
+}
+
+/// How threads may share a pipeline over the rows of `cursor`, should some be idle.
+fn parted(ctx: &OpCtx, cursor: &FindCursor, pipeline: &Pipeline, from: usize) -> Option<Parted> {
+    if ctx.engine.query_threads.figures().limit < 2 {
+        return None;
+    }
+    let parted = match cursor.plan().sort {
+        Some(_) => pipeline.parted_sort(from),
+        None => pipeline.parted(from),
+    };
+    parted.filter(|p| cursor.scans_forward(p.sorts).is_some())
 }
 
 /// The pipeline to run in the place of one that was begun, where another side of a join says which
@@ -527,6 +545,18 @@ impl PipelineHost for AggregateHost<'_, '_> {
                 Ok(more)
             }
             None => explain::advance(self, rows),
+        }
+    }
+
+    fn gather_in_parts(
+        &mut self,
+        parted: &Arc<Parted>,
+        rows: &mut dyn pipeline::DocumentSource,
+        vars: &Arc<Vars>,
+    ) -> Result<Option<Part>> {
+        match rows.as_any().downcast_ref::<Leaf>() {
+            Some(leaf) => query_threads::gather(self, parted, leaf, vars),
+            None => Ok(None),
         }
     }
 

@@ -253,7 +253,88 @@ pub struct FindCursor {
     wants_index_key: bool,
 }
 
+/// A part of the records that a cursor scans.
+pub(crate) struct FindPart {
+    view: storage::View,
+    coll: Arc<Collection>,
+    plan: Arc<Plan>,
+    filter: Filter,
+    wants_vars: bool,
+}
+
+impl FindPart {
+    /// Its records, with variables of its own.
+    pub(crate) fn open(self, ctx: &OpCtx, vars: &Arc<Vars>) -> Result<FindCursor> {
+        let own = self.wants_vars.then(|| vars.clone());
+        let rows = RecordStream::begin(ctx, self.view, self.coll, self.plan, None, own)?;
+        let shape = Shape::new(None, vars.clone(), false, false);
+        Ok(FindCursor::of(rows, self.filter, shape))
+    }
+}
+
 impl FindCursor {
+    fn of(rows: RecordStream, filter: Filter, shape: Shape) -> FindCursor {
+        FindCursor {
+            rows,
+            filter,
+            shape,
+            skip: 0,
+            left: None,
+            pending: false,
+            seeking: false,
+            returned: 0,
+            interrupt: None,
+            known: Metadata::default(),
+            wants_score: false,
+            wants_index_key: false,
+        }
+    }
+
+    /// The range of record keys that it scans, if it has not begun and gives all records that match; `to_sort`: the first of them
+    /// in an order for which it reads all.
+    pub(crate) fn scans_forward(&self, to_sort: bool) -> Option<(&[u8], &[u8])> {
+        let plan = &*self.rows.plan;
+        let is_plain = (to_sort || self.skip == 0 && self.left.is_none())
+            && self.shape.projection.is_none()
+            && !self.wants_score
+            && !self.wants_index_key
+            && plan.text.is_none()
+            && self.rows.is_plain_scan(to_sort);
+        match &plan.access {
+            Access::Records {
+                low,
+                high,
+                reverse: false,
+            } if is_plain => Some((low, high)),
+            _ => None,
+        }
+    }
+
+    /// The state that it reads.
+    pub(crate) fn view(&self) -> &storage::View {
+        self.rows.view()
+    }
+
+    /// What of it lies in a range of record keys.
+    pub(crate) fn part(&self, (low, high): (&[u8], &[u8])) -> FindPart {
+        let access = Access::Records {
+            low: low.to_vec(),
+            high: high.to_vec(),
+            reverse: false,
+        };
+        FindPart {
+            view: self.rows.view().clone(),
+            coll: self.rows.coll.clone(),
+            plan: Arc::new(Plan {
+                access,
+                sort: None,
+                ..Plan::clone(&self.rows.plan)
+            }),
+            filter: self.filter.clone(),
+            wants_vars: self.filter.wants_vars(),
+        }
+    }
+
     /// Plans and opens; `None` when there is no such collection.
     pub fn open(ctx: &mut OpCtx, ns: &str, req: FindRequest) -> Result<Option<FindCursor>> {
         // A lookup of one record needs no snapshot.
@@ -318,18 +399,10 @@ impl FindCursor {
         let mut shape = Shape::new(req.projection, req.vars, req.show_record_id, req.return_key);
         shape.by_id = req.sort.is_some() && rows.plan.sort.is_none();
         Ok(FindCursor {
-            rows,
-            filter: req.filter,
-            shape,
             skip: req.skip,
             left: req.limit,
-            pending: false,
-            seeking: false,
-            returned: 0,
             interrupt,
-            known: Metadata::default(),
-            wants_score: false,
-            wants_index_key: false,
+            ..FindCursor::of(rows, req.filter, shape)
         })
     }
 

@@ -343,6 +343,24 @@ impl Accumulator {
         }
     }
 
+    /// Takes over the state of the same accumulator over documents that come behind those of this one.
+    pub fn absorb(&mut self, next: Accumulator) -> Result<()> {
+        use Accumulator::{Avg, First, Last, Max, Min, Sum};
+        match (self, next) {
+            (Sum(own), Sum(next)) | (Avg(own), Avg(next)) => own.merge(&next),
+            (
+                own @ (Min(..) | Max(..) | First(_) | Last(_)),
+                Min(v, _) | Max(v, _) | First(v) | Last(v),
+            ) => {
+                if let Some(v) = v {
+                    own.take(Some(v.as_val()))?;
+                }
+            }
+            (own, next) => own.merge(next.to_partial().as_val())?,
+        }
+        Ok(())
+    }
+
     /// The state as a value that [`Accumulator::merge`] takes back: how a `$group` that spills
     /// writes it.
     pub fn to_partial(&self) -> Value {

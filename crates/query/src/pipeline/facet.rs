@@ -77,6 +77,12 @@ impl Facet {
         self.parts.iter().all(|(_, p)| first(p) == Some(true))
     }
 
+    /// The same, and of groups that can be merged.
+    pub fn merges_in_order(&self) -> bool {
+        let merges = |p: &Pipeline| matches!(p.stages.first().map(|s| &s.op), Some(Op::Group(g)) if g.merges_in_order());
+        self.parts.iter().all(|(_, p)| merges(p))
+    }
+
     /// Of each part the number of the first one that runs the same stages, which may be its own.
     fn firsts(&self) -> Vec<usize> {
         let written = |p: &Pipeline| {
@@ -229,8 +235,8 @@ impl Run {
 }
 
 impl Run {
-    /// Has all groups take in each document of the input.
-    fn feed(&mut self, host: &mut dyn PipelineHost) -> Result<()> {
+    /// Has all groups take in each document of the input, where [`Facet::feeds_groups`].
+    pub fn feed(&mut self, host: &mut dyn PipelineHost) -> Result<()> {
         let (spec, vars) = (&self.spec, &self.vars);
         let firsts = &self.firsts;
         let groups = (self.fed).get_or_insert_with(|| spec.groups(vars, firsts).into());
@@ -245,8 +251,16 @@ impl Run {
             let (doc, meta) = (input.doc(), input.meta());
             groups.iter_mut().try_for_each(|g| g.take_in(doc, meta))?;
         }
-        groups.iter_mut().try_for_each(|g| g.settle(host))?;
         self.input = None;
+        Ok(())
+    }
+
+    /// Takes over the groups of another.
+    pub fn absorb(&mut self, next: Run, host: &mut dyn PipelineHost) -> Result<()> {
+        let own = self.fed.iter_mut().flatten();
+        for (own, next) in own.zip(next.fed.into_iter().flatten()) {
+            own.absorb(next, host)?;
+        }
         Ok(())
     }
 

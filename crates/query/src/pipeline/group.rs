@@ -134,6 +134,17 @@ impl Group {
         }
     }
 
+    /// Whether what several have gathered, merged in the order of their documents, is what one of them would have.
+    pub fn merges_in_order(&self) -> bool {
+        let differs = |f: &Field| {
+            matches!(
+                f.spec.name(),
+                "$percentile" | "$median" | "$accumulator" | "$_internalJsReduce"
+            )
+        };
+        !self.fields.iter().any(differs)
+    }
+
     /// Under which ids are equal.
     pub fn collation(&self) -> Option<&Collation> {
         self.collation.as_ref()
@@ -400,6 +411,62 @@ impl Run {
         Ok(())
     }
 
+    /// Takes in all of the input.
+    pub fn gather(&mut self, host: &mut dyn PipelineHost) -> Result<()> {
+        while self.input.is_some() {
+            self.make_room(host)?;
+            let Some(mut input) = self.input.take() else {
+                break;
+            };
+            let taken = match input.advance(host) {
+                Ok(true) => self.take_in(input.doc(), input.meta()).map(|()| true),
+                other => other,
+            };
+            if !matches!(taken, Ok(false)) {
+                self.input = Some(input);
+            }
+            taken?;
+        }
+        Ok(())
+    }
+
+    /// Takes over the groups of another, whose documents come behind all that this one has seen.
+    pub fn absorb(&mut self, mut next: Run, host: &mut dyn PipelineHost) -> Result<()> {
+        if self.groups.ids.is_empty() && self.runs.is_empty() {
+            (self.groups, self.runs) = (next.groups, next.runs);
+            (self.share, self.limit) = (next.share, next.limit);
+            return Ok(());
+        }
+        if !self.runs.is_empty() || !next.runs.is_empty() {
+            self.spill(host)?;
+            next.spill(host)?;
+            self.runs.append(next.runs);
+            return Ok(());
+        }
+        let width = self.spec.fields.len();
+        let mut states = next.groups.accumulators.into_iter();
+        for id in next.groups.ids {
+            host.check()?;
+            self.make_room(host)?;
+            let known = self.groups.ids.len();
+            let at = self.groups.place_of(id.as_val(), &self.spec, &self.vars)?;
+            let mut grown = 0;
+            let own = self.groups.of_mut(at, width);
+            for ((own, next), field) in own.iter_mut().zip(&mut states).zip(&self.spec.fields) {
+                let before = if field.grows { own.memory_bytes() } else { 0 };
+                match at == known {
+                    true => *own = next,
+                    false => own.absorb(next)?,
+                }
+                if field.grows {
+                    grown += own.memory_bytes() as isize - before as isize;
+                }
+            }
+            self.grew(at, grown)?;
+        }
+        Ok(())
+    }
+
     /// All documents were taken in.
     pub fn settle(&mut self, host: &mut dyn PipelineHost) -> Result<()> {
         if self.settled {
@@ -540,29 +607,8 @@ pub(super) fn finish(
 
 impl Source for Run {
     fn advance(&mut self, host: &mut dyn PipelineHost) -> Result<bool> {
-        while self.input.is_some() {
-            self.make_room(host)?;
-            let Some(mut input) = self.input.take() else {
-                break;
-            };
-            let taken = match input.advance(host) {
-                Ok(true) => self.take_in(input.doc(), input.meta()).map(|()| true),
-                other => other,
-            };
-            match taken {
-                Ok(true) => self.input = Some(input),
-                Ok(false) => {
-                    if let Err(e) = self.settle(host) {
-                        self.input = Some(input);
-                        return Err(e);
-                    }
-                }
-                Err(e) => {
-                    self.input = Some(input);
-                    return Err(e);
-                }
-            }
-        }
+        self.gather(host)?;
+        self.settle(host)?;
         host.check()?;
         let next = match self.next_done() {
             Some(g) => Some(g),

@@ -36,6 +36,7 @@ mod narrow;
 mod optimizer;
 mod options;
 mod parse;
+mod parted;
 mod partition;
 pub mod per_document;
 mod profile;
@@ -69,6 +70,7 @@ pub use lookup_table::JoinedCollection;
 pub use named::{Named, collections, written};
 pub use optimizer::semi_join::{JoinedValues, SemiJoin};
 pub use parse::{Inside, ParseCtx, check_stage, is_stage, parse_transforms, stage_names};
+pub use parted::{Part, Parted};
 pub use profile::{StageCounters, StageProfiler, watched, write_common};
 pub use pushdown::{GroupPushdown, Pushdown, filter_paths};
 pub use rows::{RowsKind, RowsStage};
@@ -89,6 +91,7 @@ use crate::transform::Transform;
 use bson::{Doc, DocBuf, MAX_DOC_BYTES, Val, Value, Writer};
 use errors::{Result, err};
 use std::any::Any;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Database and collection; no collection for pipelines that start with documents of their own.
@@ -180,6 +183,17 @@ pub trait PipelineHost {
     /// Moves rows to the next one: [`DocumentSource::as_any`] gives the implementor its own type
     /// back.
     fn advance_rows(&mut self, rows: &mut dyn DocumentSource) -> Result<bool>;
+
+    /// Has several threads run the beginning of a pipeline, each over a part of `rows`; gives what they have gathered together, and
+    /// `None` where one thread has to. Of `rows` nothing was taken yet.
+    fn gather_in_parts(
+        &mut self,
+        _: &Arc<Parted>,
+        _rows: &mut dyn DocumentSource,
+        _: &Arc<Vars>,
+    ) -> Result<Option<Part>> {
+        Ok(None)
+    }
 
     /// Runs a pipeline over another collection (or a view; or nothing when it is missing).
     fn open(
@@ -580,6 +594,42 @@ impl Pipeline {
             )
         };
         let built = self.stages.iter().skip(from).any(builds);
+        let near = |s: &Stage| matches!(&s.op, Op::Merged(m) if m.found.near);
+        let meta = self.stages.iter().any(near) || self.geo_near().is_some_and(|g| g.meta);
+        let mut out = self.attached(from..self.stages.len(), source, vars, built, meta);
+        if built && !self.writes() {
+            out = Box::new(stream::Checked { input: out });
+        }
+        match self.stages.len().saturating_sub(from) {
+            ..=FEW_STAGES => out,
+            stages => nested(out, stages),
+        }
+    }
+
+    /// The stages from number `from` on and before number `end` on top of `source`.
+    fn attach_before(
+        &self,
+        from: usize,
+        end: usize,
+        source: Box<dyn Source>,
+        vars: &Arc<Vars>,
+    ) -> Box<dyn Source> {
+        let out = self.attached(from..end, source, vars, false, false);
+        match end - from {
+            ..=FEW_STAGES => out,
+            stages => nested(out, stages),
+        }
+    }
+
+    fn attached(
+        &self,
+        range: Range<usize>,
+        source: Box<dyn Source>,
+        vars: &Arc<Vars>,
+        built: bool,
+        mut meta: bool,
+    ) -> Box<dyn Source> {
+        let stages = self.stages.get(..range.end).unwrap_or_default();
         let known = self.search_meta();
         let behind_search;
         let vars = match &known {
@@ -589,21 +639,19 @@ impl Pipeline {
             }
             None => vars,
         };
-        let near = |s: &Stage| matches!(&s.op, Op::Merged(m) if m.found.near);
-        let mut meta = self.stages.iter().any(near) || self.geo_near().is_some_and(|g| g.meta);
-        let mut out = self.narrowed(from, source, false);
-        let mut next = from;
+        let mut out = self.narrowed(range.start, source, false);
+        let mut next = range.start;
         // Of each `$unionWith` that another one repeats: the stage, and what it finds.
         let mut unions: Vec<(usize, union_with::Found)> = Vec::new();
-        while let Some(s) = self.stages.get(next) {
+        while let Some(s) = stages.get(next) {
             let at = next;
             next += 1;
-            if let Some((map, group)) = map_reduce::fused(self.stages.split_at(at).1) {
+            if let Some((map, group)) = map_reduce::fused(stages.split_at(at).1) {
                 out = Box::new(map_reduce::Run::new(out, map, group, vars.clone()));
                 next = at + map_reduce::STAGES;
                 continue;
             }
-            if let Some(fused) = unwind_group::fused(self.stages.split_at(at).1) {
+            if let Some(fused) = unwind_group::fused(stages.split_at(at).1) {
                 out = Box::new(unwind_group::Run::new(out, fused, vars.clone()));
                 next = at + unwind_group::STAGES;
                 continue;
@@ -648,13 +696,7 @@ impl Pipeline {
         if meta {
             out = Box::new(geo_near::StripFields::new(out));
         }
-        if built && !self.writes() {
-            out = Box::new(stream::Checked { input: out });
-        }
-        match self.stages.len().saturating_sub(from) {
-            ..=FEW_STAGES => out,
-            stages => nested(out, stages),
-        }
+        out
     }
 
     /// Where `$$SEARCH_META` of this pipeline is kept; `None` where no stage reads it.

@@ -82,6 +82,7 @@ pub(super) struct Run {
     input: Option<Box<dyn Source>>,
     order: Order,
     limit: Option<usize>,
+    settled: bool,
     /// Results given.
     given: usize,
     /// The greatest on top, so that a smaller one can take its place.
@@ -106,6 +107,7 @@ impl Run {
             input: Some(input),
             order,
             limit: limit.and_then(|l| usize::try_from(l).ok()),
+            settled: false,
             given: 0,
             heap: BinaryHeap::new(),
             all: Vec::new(),
@@ -218,49 +220,94 @@ impl Run {
             },
         }
     }
+
+    /// Writes the rows in memory as a run where they are too much.
+    fn make_room(&mut self, host: &mut dyn PipelineHost) -> Result<()> {
+        let limit = host.memory_limit();
+        let share = self.share.get_or_insert_with(|| host.share());
+        if self.bytes <= limit && share.fits(self.bytes) {
+            return Ok(());
+        }
+        // Without leave for files a stage is refused for its own memory, not for that of others.
+        let before = self.limit.map_or(self.spilled_bytes, |_| 0);
+        if !host.allow_disk_use() && self.bytes as u64 + before > limit as u64 {
+            return Err(too_much_memory(self.order.stage(), limit).into());
+        }
+        self.spill(host)
+    }
+
+    /// Takes in all of the input.
+    pub fn gather(&mut self, host: &mut dyn PipelineHost) -> Result<()> {
+        while self.input.is_some() {
+            self.make_room(host)?;
+            let Some(input) = self.input.as_mut() else {
+                break;
+            };
+            if !input.advance(host)? {
+                self.input = None;
+                break;
+            }
+            let doc = input.doc();
+            self.scratch.clear();
+            self.order.key(doc, input.meta(), &mut self.scratch)?;
+            self.seq += 1;
+            let grown = Run::take_in(
+                &mut self.heap,
+                &mut self.all,
+                self.limit,
+                &self.scratch,
+                self.seq,
+                (doc, input.meta()),
+            );
+            self.bytes = self.bytes.saturating_add_signed(grown);
+        }
+        Ok(())
+    }
+
+    /// Takes over the rows of another, which come behind all that this one has seen.
+    pub fn absorb(&mut self, mut next: Run, host: &mut dyn PipelineHost) -> Result<()> {
+        if !self.runs.is_empty() || !next.runs.is_empty() {
+            self.spill(host)?;
+            next.spill(host)?;
+            self.spilled_bytes += next.spilled_bytes;
+            self.runs.append(next.runs);
+            self.seq += next.seq;
+            return Ok(());
+        }
+        for mut row in next.drain() {
+            host.check()?;
+            self.make_room(host)?;
+            let meta = Metadata::unpack(&mut row.doc);
+            let doc = (Doc::new(&row.doc).unwrap_or(Doc::EMPTY), &meta);
+            let seq = self.seq + row.seq;
+            let (heap, all) = (&mut self.heap, &mut self.all);
+            let grown = Run::take_in(heap, all, self.limit, &row.key, seq, doc);
+            self.bytes = self.bytes.saturating_add_signed(grown);
+        }
+        self.seq += next.seq;
+        Ok(())
+    }
+
+    /// All of the input was taken in.
+    fn settle(&mut self, host: &mut dyn PipelineHost) -> Result<()> {
+        if self.settled {
+            return Ok(());
+        }
+        if !self.runs.is_empty() {
+            self.spill(host)?;
+            self.merge = Some(std::mem::take(&mut self.runs).merge()?);
+        }
+        self.measure(host);
+        self.sorted = self.drain().into_iter();
+        self.settled = true;
+        Ok(())
+    }
 }
 
 impl Source for Run {
     fn advance(&mut self, host: &mut dyn PipelineHost) -> Result<bool> {
-        if self.input.is_some() {
-            let limit = host.memory_limit();
-            while let Some(input) = &mut self.input {
-                let share = self.share.get_or_insert_with(|| host.share());
-                if self.bytes > limit || !share.fits(self.bytes) {
-                    // Without leave for files a stage is refused for its own memory, not for that of
-                    // others.
-                    let before = self.limit.map_or(self.spilled_bytes, |_| 0);
-                    if !host.allow_disk_use() && self.bytes as u64 + before > limit as u64 {
-                        return Err(too_much_memory(self.order.stage(), limit).into());
-                    }
-                    self.spill(host)?;
-                    continue;
-                }
-                if !input.advance(host)? {
-                    break;
-                }
-                let doc = input.doc();
-                self.scratch.clear();
-                self.order.key(doc, input.meta(), &mut self.scratch)?;
-                self.seq += 1;
-                let grown = Run::take_in(
-                    &mut self.heap,
-                    &mut self.all,
-                    self.limit,
-                    &self.scratch,
-                    self.seq,
-                    (doc, input.meta()),
-                );
-                self.bytes = self.bytes.saturating_add_signed(grown);
-            }
-            if !self.runs.is_empty() {
-                self.spill(host)?;
-                self.merge = Some(std::mem::take(&mut self.runs).merge()?);
-            }
-            self.measure(host);
-            self.input = None;
-            self.sorted = self.drain().into_iter();
-        }
+        self.gather(host)?;
+        self.settle(host)?;
         host.check()?;
         // Runs of a sort with a limit have up to so many each.
         if self.limit.is_some_and(|l| self.given >= l) {

@@ -128,6 +128,14 @@ impl Runs {
         self.levels.is_empty()
     }
 
+    /// Takes over runs that come behind all of these.
+    pub fn append(&mut self, next: Runs) {
+        // The first level has the last runs: each keeps its place behind those of the levels above it.
+        let mut levels = next.levels;
+        levels.append(&mut self.levels);
+        self.levels = levels;
+    }
+
     /// To be called before each [`Runs::write`]: makes its file, and room in it. After an error for
     /// which `is_suspension()` holds it may be called again.
     pub fn prepare(&mut self, disk: &mut (impl SpillTarget + ?Sized)) -> Result<()> {

@@ -328,6 +328,7 @@ pub(super) struct Count {
     input: Option<Box<dyn Source>>,
     name: Arc<str>,
     n: i64,
+    given: bool,
     out: DocBuf,
 }
 
@@ -337,20 +338,35 @@ impl Count {
             input: Some(input),
             name,
             n: 0,
+            given: false,
             out: DocBuf::new(),
         }
+    }
+
+    /// Counts all of the input.
+    pub fn gather(&mut self, host: &mut dyn PipelineHost) -> Result<()> {
+        while let Some(input) = &mut self.input {
+            if input.advance(host)? {
+                self.n += 1;
+            } else {
+                self.input = None;
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts what another has counted.
+    pub fn absorb(&mut self, next: &Count) {
+        self.n += next.n;
     }
 }
 
 impl Source for Count {
     fn advance(&mut self, host: &mut dyn PipelineHost) -> Result<bool> {
-        let Some(input) = &mut self.input else {
+        self.gather(host)?;
+        if std::mem::replace(&mut self.given, true) {
             return Ok(false);
-        };
-        while input.advance(host)? {
-            self.n += 1;
         }
-        self.input = None;
         let mut w = Writer::new();
         w.int(&self.name, self.n);
         self.out = w.finish();

@@ -97,6 +97,36 @@ impl Run {
         }
     }
 
+    /// Takes in all of the input.
+    pub fn gather(&mut self, host: &mut dyn PipelineHost) -> Result<()> {
+        loop {
+            self.take_array(host)?;
+            let Some(input) = &mut self.input else {
+                return Ok(());
+            };
+            self.groups.make_room(host)?;
+            if !input.advance(host)? {
+                self.input = None;
+                return Ok(());
+            }
+            let doc = input.doc();
+            match self.unwind.path.get(doc) {
+                Some(v) if v.tag == tag::ARRAY => self.rest = elements(doc, v),
+                // Anything else counts as its only element.
+                Some(v) if !v.is_nullish() => {
+                    self.groups
+                        .take_element(doc, input.meta(), v, &self.takes)?;
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Takes over the groups of another.
+    pub fn absorb(&mut self, next: Run, host: &mut dyn PipelineHost) -> Result<()> {
+        self.groups.absorb(next.groups, host)
+    }
+
     /// Takes the rest of the array. After a suspension it goes on where it was.
     fn take_array(&mut self, host: &mut dyn PipelineHost) -> Result<()> {
         let (Some(input), Some((start, end))) = (&self.input, self.rest) else {
@@ -128,28 +158,7 @@ fn elements(doc: Doc<'_>, array: Val<'_>) -> Option<(usize, usize)> {
 
 impl Source for Run {
     fn advance(&mut self, host: &mut dyn PipelineHost) -> Result<bool> {
-        loop {
-            self.take_array(host)?;
-            let Some(input) = &mut self.input else {
-                break;
-            };
-            self.groups.make_room(host)?;
-            if !input.advance(host)? {
-                self.groups.settle(host)?;
-                self.input = None;
-                break;
-            }
-            let doc = input.doc();
-            match self.unwind.path.get(doc) {
-                Some(v) if v.tag == tag::ARRAY => self.rest = elements(doc, v),
-                // Anything else counts as its only element.
-                Some(v) if !v.is_nullish() => {
-                    self.groups
-                        .take_element(doc, input.meta(), v, &self.takes)?;
-                }
-                _ => {}
-            }
-        }
+        self.gather(host)?;
         self.groups.advance(host)
     }
 

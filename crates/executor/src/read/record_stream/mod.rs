@@ -147,7 +147,26 @@ impl RecordStream {
         ctx.runs_plan(&self.plan);
     }
 
-    fn begin(
+    /// The state that it reads.
+    pub(crate) fn view(&self) -> &View {
+        &self.view
+    }
+
+    /// Whether it has not begun and gives what it scans, as it comes, or sorted after all was read.
+    pub(crate) fn is_plain_scan(&self, to_sort: bool) -> bool {
+        let ordered = match &self.order {
+            Order::There => !to_sort,
+            Order::Wanted(by, limit) if to_sort => {
+                let sequence = self.view.sequence();
+                TopK::of(&self.coll, &self.plan, by, *limit, sequence, 0).is_none()
+            }
+            _ => false,
+        };
+        ordered && matches!(self.current, Current::None) && self.late.is_none()
+    }
+
+    /// Opens the part of a plan that another stream has.
+    pub(crate) fn begin(
         ctx: &OpCtx,
         view: View,
         coll: Arc<Collection>,

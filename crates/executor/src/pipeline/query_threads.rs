@@ -1,0 +1,366 @@
+//! Pipelines over a whole collection by several threads: each scans a range of the records, up to the first stage that gathers
+//! ([`query::pipeline::Parted`]), and the operation's own thread puts together what they have found.
+//!
+//! Threads are taken where they are idle: an operation never waits for them, and others' commands come first
+//! ([`GivesWay::Little`]).
+//!
+//! Invariants: all parts read the same state; no thread outlives the operation that has begun it; what ends the operation
+//! ends all of them.
+
+use crate::engine::Engine;
+use crate::examined::Examined;
+use crate::interrupt::Interrupt;
+use crate::op::OpCtx;
+use crate::pinned_snapshot::PinnedSnapshot;
+use crate::pipeline::aggregate::{AggregateHost, AggregateRequest, Leaf};
+use crate::read::find::FindPart;
+use crate::read::index_scan::RecordScan;
+use catalog::Collection;
+use errors::{Error, Result};
+use own_process::system::{self, GivesWay};
+use query::expr::Vars;
+use query::pipeline::{Part, Parted, Pipeline, over_rows};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use storage::View;
+
+/// A scan of less is over before threads have begun.
+const LEAST_DOCUMENTS: u64 = 10_000;
+const LEAST_BYTES: u64 = 1 << 20;
+/// How often an operation that waits for its threads looks whether it is to end.
+const PAUSE: Duration = Duration::from_millis(10);
+/// A part may be off by this share of itself: finer ranges cost more questions.
+const TOLERANCE: u64 = 32;
+
+/// The threads that operations may have beside their own.
+pub struct QueryThreads {
+    most: AtomicUsize,
+    taken: AtomicUsize,
+    /// How many pipelines were divided.
+    divided: AtomicU64,
+}
+
+/// `serverStatus().pandodb.queryThreads`.
+pub struct QueryThreadFigures {
+    /// The threads that one operation may have, its own included.
+    pub limit: usize,
+    /// Those that are taken beside operations' own.
+    pub taken: usize,
+    /// How many pipelines were divided.
+    pub divided: u64,
+}
+
+impl Default for QueryThreads {
+    /// With its own thread an operation has one for each core.
+    fn default() -> QueryThreads {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        QueryThreads {
+            most: AtomicUsize::new(cores - 1),
+            taken: AtomicUsize::new(0),
+            divided: AtomicU64::new(0),
+        }
+    }
+}
+
+impl QueryThreads {
+    /// One operation may have so many threads, its own included (`--queryThreads`).
+    pub fn limit(&self, threads: usize) {
+        self.most.store(threads.saturating_sub(1), Relaxed);
+    }
+
+    pub fn figures(&self) -> QueryThreadFigures {
+        QueryThreadFigures {
+            limit: self.most.load(Relaxed) + 1,
+            taken: self.taken.load(Relaxed),
+            divided: self.divided.load(Relaxed),
+        }
+    }
+
+    /// Takes all that are idle, and none where there are none.
+    fn take(&self) -> Taken<'_> {
+        let most = self.most.load(Relaxed);
+        let all = |taken: usize| Some(taken.max(most));
+        let before = self.taken.fetch_update(Relaxed, Relaxed, all);
+        let before = before.unwrap_or(most);
+        Taken {
+            of: self,
+            threads: most.saturating_sub(before),
+        }
+    }
+}
+
+struct Taken<'t> {
+    of: &'t QueryThreads,
+    threads: usize,
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        self.of.taken.fetch_sub(self.threads, Relaxed);
+    }
+}
+
+/// What a thread runs its part with.
+struct PartTask {
+    engine: Arc<Engine>,
+    parted: Arc<Parted>,
+    rows: FindPart,
+    request: AggregateRequest,
+    vars: Arc<Vars>,
+    snapshot: Option<Arc<PinnedSnapshot>>,
+    deadline: Option<Instant>,
+    killed: Option<Arc<AtomicBool>>,
+    disk_use: bool,
+    /// Set when its operation has ended.
+    ended: Arc<AtomicBool>,
+}
+
+impl PartTask {
+    fn run(self) -> Gathered {
+        system::give_way(GivesWay::Little);
+        let memory = self.engine.operation_memory.clone();
+        memory.within(|| {
+            let mut ctx = OpCtx::worker(&self.engine);
+            ctx.deadline = self.deadline;
+            ctx.killed = self.killed.as_ref();
+            ctx.cancelled = Some(&self.ended);
+            ctx.disk_use = self.disk_use;
+            ctx.snapshot = self.snapshot;
+            let (_, vars) = Interrupt::bind(ctx.stopped_by(), &self.vars);
+            let rows = over_rows(Box::new(Leaf(self.rows.open(&ctx, &vars)?)));
+            let mut part = self.parted.part(rows, &vars)?;
+            part.gather(&mut AggregateHost {
+                ctx: &mut ctx,
+                request: &self.request,
+                watch: None,
+                under_way: 0,
+            })?;
+            Ok((part, ctx.examined()))
+        })
+    }
+}
+
+/// What a thread has found, and what it has examined for that.
+type Gathered = Result<(Part, Examined)>;
+
+struct Thread {
+    handle: JoinHandle<()>,
+    gathered: Receiver<Gathered>,
+}
+
+impl Thread {
+    fn begin(task: PartTask) -> Result<Thread> {
+        let (sender, gathered) = mpsc::sync_channel(1);
+        let work = move || drop(sender.send(task.run()));
+        let named = std::thread::Builder::new().name("query".into());
+        let handle = named
+            .spawn(work)
+            .map_err(|e| Error::internal(format!("no thread for a query: {e}")))?;
+        Ok(Thread { handle, gathered })
+    }
+
+    /// Waits for it, as long as the operation goes on.
+    fn wait(&self, ctx: &OpCtx) -> Gathered {
+        loop {
+            match self.gathered.recv_timeout(PAUSE) {
+                Ok(gathered) => return gathered,
+                Err(RecvTimeoutError::Timeout) => ctx.check()?,
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(Error::internal("a thread of a query has panicked").into());
+                }
+            }
+        }
+    }
+}
+
+/// The threads of one operation.
+#[derive(Default)]
+struct Threads {
+    threads: Vec<Thread>,
+    ended: Arc<AtomicBool>,
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        self.ended.store(true, Relaxed);
+        for thread in self.threads.drain(..) {
+            // One that has panicked has said so, and left its receiver.
+            let _ = thread.handle.join();
+        }
+    }
+}
+
+/// What threads have gathered from the rows of `leaf` together; `None` where the operation does better by itself.
+pub(super) fn gather(
+    host: &mut AggregateHost<'_, '_>,
+    parted: &Arc<Parted>,
+    leaf: &Leaf,
+    vars: &Arc<Vars>,
+) -> Result<Option<Part>> {
+    let Some((low, high)) = divisible(host, parted, leaf) else {
+        return Ok(None);
+    };
+    host.ctx.need_worker()?;
+    let engine = host.ctx.engine.clone();
+    let taken = engine.query_threads.take();
+    let cuts = match taken.threads {
+        0 => Vec::new(),
+        more => {
+            let (view, coll) = (leaf.0.view(), leaf.0.collection());
+            cuts(&engine, view, coll, (low, high), more + 1)?
+        }
+    };
+    let Some(first_cut) = cuts.first() else {
+        return Ok(None);
+    };
+    engine.query_threads.divided.fetch_add(1, Relaxed);
+    let ends = cuts.iter().skip(1).map(Vec::as_slice).chain([high]);
+    let mut threads = Threads::default();
+    for range in cuts.iter().map(Vec::as_slice).zip(ends) {
+        let task = PartTask {
+            engine: engine.clone(),
+            parted: parted.clone(),
+            rows: leaf.0.part(range),
+            request: AggregateRequest {
+                pipeline: Pipeline::default(),
+                ..host.request.clone()
+            },
+            vars: vars.clone(),
+            snapshot: host.ctx.snapshot.clone(),
+            deadline: host.ctx.deadline,
+            killed: host.ctx.killed.cloned(),
+            disk_use: host.ctx.disk_use,
+            ended: threads.ended.clone(),
+        };
+        threads.threads.push(Thread::begin(task)?);
+    }
+    let own = leaf.0.part((low, first_cut)).open(host.ctx, vars)?;
+    let mut whole = parted.part(over_rows(Box::new(Leaf(own))), vars)?;
+    whole.gather(host)?;
+    for thread in &threads.threads {
+        let (next, examined) = thread.wait(host.ctx)?;
+        host.ctx.examined.add(examined);
+        whole.absorb(next, host)?;
+    }
+    Ok(Some(whole))
+}
+
+/// The range of record keys that `leaf` scans, where threads may share it.
+fn divisible<'l>(
+    host: &AggregateHost<'_, '_>,
+    parted: &Parted,
+    leaf: &'l Leaf,
+) -> Option<(&'l [u8], &'l [u8])> {
+    let ctx = &host.ctx;
+    // What a join reads of other collections may be watched.
+    let is_own = ctx.transaction.is_none() && (ctx.on_view.is_none() || !parted.joins());
+    if !is_own || host.watch.is_some() || host.request.remote.is_some() {
+        return None;
+    }
+    let tablet = leaf.0.collection().tablet;
+    let documents = ctx.engine.store.counts(tablet).0;
+    let range = leaf.0.scans_forward(parted.sorts)?;
+    (documents >= LEAST_DOCUMENTS).then_some(range)
+}
+
+/// Where the records of a range are cut into so many parts of about the same size, in order; none where they are few.
+fn cuts(
+    engine: &Engine,
+    view: &View,
+    coll: &Collection,
+    (low, high): (&[u8], &[u8]),
+    parts: usize,
+) -> Result<Vec<Vec<u8>>> {
+    let end = |reverse| -> Result<Option<Vec<u8>>> {
+        let mut scan = RecordScan::new(coll, low, high, reverse);
+        Ok(scan.next(view)?.then(|| scan.key().to_vec()))
+    };
+    let (Some(first), Some(last)) = (end(false)?, end(true)?) else {
+        return Ok(Vec::new());
+    };
+    let size = |to: &[u8]| engine.store.approximate_size(&first, to);
+    let total = size(&last);
+    if total < LEAST_BYTES {
+        return Ok(Vec::new());
+    }
+    let mut cuts = Vec::new();
+    for part in 1..parts {
+        let wanted = total / parts as u64 * part as u64;
+        let tolerance = total / parts as u64 / TOLERANCE;
+        let cut = key_at(&first, &last, wanted, tolerance, &size);
+        let rest = cut.get(coll.record_prefix.len()..).unwrap_or_default();
+        let follows = cuts.last().is_none_or(|c: &Vec<u8>| c.as_slice() < rest);
+        if follows && first < cut && cut < last {
+            cuts.push(rest.to_vec());
+        }
+    }
+    Ok(cuts)
+}
+
+/// A key between `first` and `last` up to which the size is about `wanted`: the first eight bytes in which the two differ are
+/// taken for a number.
+fn key_at(
+    first: &[u8],
+    last: &[u8],
+    wanted: u64,
+    tolerance: u64,
+    size: &dyn Fn(&[u8]) -> u64,
+) -> Vec<u8> {
+    let same = first.iter().zip(last).take_while(|(a, b)| a == b).count();
+    let number = |key: &[u8]| {
+        let digits = (0..8).map(|at| key.get(same + at).copied().unwrap_or(0));
+        digits.fold(0, |n, digit| n << 8 | u64::from(digit))
+    };
+    let key = |n: u64| [first.get(..same).unwrap_or_default(), &n.to_be_bytes()].concat();
+    let (mut low, mut high) = (number(first), number(last));
+    while low < high {
+        let middle = low + (high - low) / 2;
+        let found = size(&key(middle));
+        if found.abs_diff(wanted) <= tolerance {
+            return key(middle);
+        }
+        match found < wanted {
+            true => low = middle + 1,
+            false => high = middle,
+        }
+    }
+    key(low)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_found_by_size() {
+        // A thousand keys of one size each, most of them close together.
+        let keys: Vec<Vec<u8>> = (0..1000u64)
+            .map(|n| [b"prefix".as_slice(), &(n * n * n).to_be_bytes(), b"tail"].concat())
+            .collect();
+        let (first, last) = (keys[0].clone(), keys[999].clone());
+        let size = |to: &[u8]| keys.iter().filter(|k| k.as_slice() < to).count() as u64;
+        for wanted in [10, 250, 500, 999] {
+            let key = key_at(&first, &last, wanted, 2, &size);
+            assert!(size(&key).abs_diff(wanted) <= 2, "{wanted}: {}", size(&key));
+        }
+        let one = key_at(&first, &first, 500, 2, &size);
+        assert!(one >= first, "there is nothing between");
+    }
+
+    #[test]
+    fn threads_are_taken_where_they_are_idle() {
+        let threads = QueryThreads::default();
+        threads.limit(4);
+        let first = threads.take();
+        assert_eq!((first.threads, threads.take().threads), (3, 0));
+        assert_eq!((threads.figures().limit, threads.figures().taken), (4, 3));
+        drop(first);
+        threads.limit(1);
+        assert_eq!((threads.take().threads, threads.figures().taken), (0, 0));
+        threads.limit(3);
+        assert_eq!(threads.take().threads, 2);
+    }
+}
