@@ -24,6 +24,9 @@ PIPELINES = {
     "the first but some": [{"$match": {"n": {"$gt": 7}}}, {"$sort": {"amount": -1}}, {"$skip": 15}, {"$limit": 20}],
     "the first of what is computed": [{"$set": {"x": {"$mod": ["$n", 97]}}}, {"$sort": {"x": 1}}, {"$limit": 50}],
     "a range of _id": [{"$match": {"_id": {"$gte": 1000, "$lt": 59_000}}}, {"$group": {"_id": "$city", "n": {"$sum": 1}}}],
+    "a range of an index": [{"$match": {"m": {"$gte": 100, "$lt": 900}}}, {"$group": {"_id": "$city", "n": {"$sum": "$n"}}}],
+    "all that an index has": [{"$match": {"m": {"$lt": 800}}}, {"$group": {"_id": "$m", "n": {"$sum": 1}, "f": {"$first": "$m"}}}],
+    "the order of an index": [{"$match": {"m": {"$gt": 5}}}, {"$sort": {"m": 1, "n": 1}}, {"$group": {"_id": None, "p": {"$push": "$n"}}}],
     "a bucket": [{"$bucket": {"groupBy": "$amount", "boundaries": [0, 100, 200, 500], "default": "more"}}],
     "facets": [
         {"$facet": {"a": [{"$group": {"_id": "$city", "n": {"$sum": 1}}}], "b": [{"$group": {"_id": "$shop", "p": {"$push": "$n"}}}]}},
@@ -48,6 +51,7 @@ def db(server):
             {
                 "_id": i,
                 "n": i,
+                "m": i * 7919 % 1000,
                 "city": f"city{i % 50}",
                 "shop": i * 104_729 % 20_000,
                 "amount": i * 15_485_863 % 49_901 / 100,
@@ -58,6 +62,7 @@ def db(server):
         ]
         for at in range(0, DOCUMENTS, 5000):
             db.docs.insert_many(documents[at : at + 5000])
+        db.docs.create_index([("m", 1), ("n", 1)])
         db.shops.insert_many([{"_id": i, "region": i % 12} for i in range(20_000)])
         db.create_collection("view", viewOn="docs", pipeline=[{"$set": {"twice": {"$multiply": ["$n", 2]}}}])
         yield db

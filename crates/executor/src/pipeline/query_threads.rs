@@ -13,9 +13,8 @@ use crate::interrupt::Interrupt;
 use crate::op::OpCtx;
 use crate::pinned_snapshot::PinnedSnapshot;
 use crate::pipeline::aggregate::{AggregateHost, AggregateRequest, Leaf};
-use crate::read::find::FindPart;
-use crate::read::index_scan::RecordScan;
-use catalog::Collection;
+use crate::read::find::{FindPart, ScannedRange};
+use catalog::keyspace;
 use errors::{Error, Result};
 use own_process::system::{self, GivesWay};
 use query::expr::Vars;
@@ -30,6 +29,8 @@ use storage::View;
 /// A scan of less is over before threads have begun.
 const LEAST_DOCUMENTS: u64 = 10_000;
 const LEAST_BYTES: u64 = 1 << 20;
+/// The same of entries of an index.
+const LEAST_INDEX_BYTES: u64 = 128 << 10;
 /// How often an operation that waits for its threads looks whether it is to end.
 const PAUSE: Duration = Duration::from_millis(10);
 /// A part may be off by this share of itself: finer ranges cost more questions.
@@ -200,7 +201,7 @@ pub(super) fn gather(
     leaf: &Leaf,
     vars: &Arc<Vars>,
 ) -> Result<Option<Part>> {
-    let Some((low, high)) = divisible(host, parted, leaf) else {
+    let Some(range) = divisible(host, parted, leaf) else {
         return Ok(None);
     };
     host.ctx.need_worker()?;
@@ -208,16 +209,13 @@ pub(super) fn gather(
     let taken = engine.query_threads.take();
     let cuts = match taken.threads {
         0 => Vec::new(),
-        more => {
-            let (view, coll) = (leaf.0.view(), leaf.0.collection());
-            cuts(&engine, view, coll, (low, high), more + 1)?
-        }
+        more => cuts(&engine, leaf.0.view(), &range, more + 1)?,
     };
     let Some(first_cut) = cuts.first() else {
         return Ok(None);
     };
     engine.query_threads.divided.fetch_add(1, Relaxed);
-    let ends = cuts.iter().skip(1).map(Vec::as_slice).chain([high]);
+    let ends = cuts.iter().skip(1).map(Vec::as_slice).chain([range.high]);
     let mut threads = Threads::default();
     for range in cuts.iter().map(Vec::as_slice).zip(ends) {
         let task = PartTask {
@@ -237,7 +235,7 @@ pub(super) fn gather(
         };
         threads.threads.push(Thread::begin(task)?);
     }
-    let own = leaf.0.part((low, first_cut)).open(host.ctx, vars)?;
+    let own = leaf.0.part((range.low, first_cut)).open(host.ctx, vars)?;
     let mut whole = parted.part(over_rows(Box::new(Leaf(own))), vars)?;
     whole.gather(host)?;
     for thread in &threads.threads {
@@ -248,12 +246,12 @@ pub(super) fn gather(
     Ok(Some(whole))
 }
 
-/// The range of record keys that `leaf` scans, where threads may share it.
+/// The range that `leaf` scans, where threads may share it.
 fn divisible<'l>(
     host: &AggregateHost<'_, '_>,
     parted: &Parted,
     leaf: &'l Leaf,
-) -> Option<(&'l [u8], &'l [u8])> {
+) -> Option<ScannedRange<'l>> {
     let ctx = &host.ctx;
     // What a join reads of other collections may be watched.
     let is_own = ctx.transaction.is_none() && (ctx.on_view.is_none() || !parted.joins());
@@ -266,35 +264,37 @@ fn divisible<'l>(
     (documents >= LEAST_DOCUMENTS).then_some(range)
 }
 
-/// Where the records of a range are cut into so many parts of about the same size, in order; none where they are few.
+/// Where a range is cut into so many parts of about the same size, in order; none where it is short.
 fn cuts(
     engine: &Engine,
     view: &View,
-    coll: &Collection,
-    (low, high): (&[u8], &[u8]),
+    range: &ScannedRange<'_>,
     parts: usize,
 ) -> Result<Vec<Vec<u8>>> {
-    let end = |reverse| -> Result<Option<Vec<u8>>> {
-        let mut scan = RecordScan::new(coll, low, high, reverse);
-        Ok(scan.next(view)?.then(|| scan.key().to_vec()))
-    };
-    let (Some(first), Some(last)) = (end(false)?, end(true)?) else {
+    let (Some(first), Some(last)) = (range.end(view, false)?, range.end(view, true)?) else {
         return Ok(Vec::new());
     };
-    let size = |to: &[u8]| engine.store.approximate_size(&first, to);
+    let from = keyspace::join(range.prefix, &first);
+    let size = |to: &[u8]| {
+        let to = keyspace::join(range.prefix, to);
+        engine.store.approximate_size(&from, &to)
+    };
     let total = size(&last);
-    if total < LEAST_BYTES {
+    let least = match range.is_index {
+        true => LEAST_INDEX_BYTES,
+        false => LEAST_BYTES,
+    };
+    if total < least {
         return Ok(Vec::new());
     }
-    let mut cuts = Vec::new();
+    let mut cuts: Vec<Vec<u8>> = Vec::new();
     for part in 1..parts {
         let wanted = total / parts as u64 * part as u64;
         let tolerance = total / parts as u64 / TOLERANCE;
         let cut = key_at(&first, &last, wanted, tolerance, &size);
-        let rest = cut.get(coll.record_prefix.len()..).unwrap_or_default();
-        let follows = cuts.last().is_none_or(|c: &Vec<u8>| c.as_slice() < rest);
-        if follows && first < cut && cut < last {
-            cuts.push(rest.to_vec());
+        let before = cuts.last().unwrap_or(&first);
+        if *before < cut && cut < last {
+            cuts.push(cut);
         }
     }
     Ok(cuts)

@@ -4,15 +4,17 @@ use crate::examined::Examined;
 use crate::interrupt::Interrupt;
 use crate::op::OpCtx;
 use crate::read::RecordStream;
+use crate::read::index_scan::Position;
 use crate::read::request::ReadRequest;
 use crate::read::step::built;
 use crate::read::text;
 use crate::records::{self, latch_hash};
 use bson::{Doc, DocBuf, Val, Writer};
 use catalog::Collection;
+use catalog::keyspace;
 use catalog::numbers::sequence_of;
 use errors::{Error, Result, bail};
-use planner::{Access, Hint, Plan, Reads};
+use planner::{Access, Bounds, Hint, IndexAccess, Plan, Reads};
 use query::expr::Vars;
 use query::filter::{Filter, nearest};
 use query::index_keys::KeySet;
@@ -253,21 +255,49 @@ pub struct FindCursor {
     wants_index_key: bool,
 }
 
-/// A part of the records that a cursor scans.
+/// The range of the keyspace that a cursor scans forward: bounds behind a prefix, an empty `high` is the prefix's end.
+pub(crate) struct ScannedRange<'c> {
+    pub prefix: &'c keyspace::Prefix,
+    pub low: &'c [u8],
+    pub high: &'c [u8],
+    /// Each of its entries stands for a document elsewhere.
+    pub is_index: bool,
+}
+
+impl ScannedRange<'_> {
+    /// Its first key, or its last one, without the prefix.
+    pub(crate) fn end(&self, view: &storage::View, last: bool) -> Result<Option<Vec<u8>>> {
+        let high = match self.high.is_empty() {
+            true => keyspace::prefix_end(self.prefix),
+            false => keyspace::join(self.prefix, self.high),
+        };
+        let mut at = Position::new(keyspace::join(self.prefix, self.low), high, last);
+        let found = at.next(view)?;
+        let key = found.then(|| {
+            at.key()
+                .get(self.prefix.len()..)
+                .unwrap_or_default()
+                .to_vec()
+        });
+        Ok(key)
+    }
+}
+
+/// A part of the range that a cursor scans.
 pub(crate) struct FindPart {
     view: storage::View,
     coll: Arc<Collection>,
     plan: Arc<Plan>,
     filter: Filter,
-    wants_vars: bool,
+    projection: Option<Projection>,
 }
 
 impl FindPart {
-    /// Its records, with variables of its own.
+    /// Its results, with variables of their own.
     pub(crate) fn open(self, ctx: &OpCtx, vars: &Arc<Vars>) -> Result<FindCursor> {
-        let own = self.wants_vars.then(|| vars.clone());
+        let own = self.filter.wants_vars().then(|| vars.clone());
         let rows = RecordStream::begin(ctx, self.view, self.coll, self.plan, None, own)?;
-        let shape = Shape::new(None, vars.clone(), false, false);
+        let shape = Shape::new(self.projection, vars.clone(), false, false);
         Ok(FindCursor::of(rows, self.filter, shape))
     }
 }
@@ -290,22 +320,42 @@ impl FindCursor {
         }
     }
 
-    /// The range of record keys that it scans, if it has not begun and gives all records that match; `to_sort`: the first of them
+    /// The range that it scans, if it has not begun, and gives all that match as they come; `to_sort`: the first of them
     /// in an order for which it reads all.
-    pub(crate) fn scans_forward(&self, to_sort: bool) -> Option<(&[u8], &[u8])> {
+    pub(crate) fn scans_forward(&self, to_sort: bool) -> Option<ScannedRange<'_>> {
         let plan = &*self.rows.plan;
         let is_plain = (to_sort || self.skip == 0 && self.left.is_none())
-            && self.shape.projection.is_none()
             && !self.wants_score
             && !self.wants_index_key
             && plan.text.is_none()
             && self.rows.is_plain_scan(to_sort);
+        let coll = self.collection();
         match &plan.access {
+            _ if !is_plain || coll.capped.is_some() => None,
             Access::Records {
                 low,
                 high,
                 reverse: false,
-            } if is_plain => Some((low, high)),
+            } => Some(ScannedRange {
+                prefix: &coll.record_prefix,
+                low,
+                high,
+                is_index: false,
+            }),
+            Access::Index(a)
+                if !a.reverse && !a.dedup && a.distinct.is_none() && a.skip.is_empty() =>
+            {
+                let Bounds::Ranges(ranges) = &a.bounds;
+                let [(low, high)] = ranges.as_slice() else {
+                    return None;
+                };
+                Some(ScannedRange {
+                    prefix: &coll.index(a.index)?.prefix,
+                    low,
+                    high,
+                    is_index: true,
+                })
+            }
             _ => None,
         }
     }
@@ -315,12 +365,19 @@ impl FindCursor {
         self.rows.view()
     }
 
-    /// What of it lies in a range of record keys.
+    /// What of it lies between two bounds of the range that it scans.
     pub(crate) fn part(&self, (low, high): (&[u8], &[u8])) -> FindPart {
-        let access = Access::Records {
-            low: low.to_vec(),
-            high: high.to_vec(),
-            reverse: false,
+        let (low, high) = (low.to_vec(), high.to_vec());
+        let access = match &self.rows.plan.access {
+            Access::Index(a) => Access::Index(Arc::new(IndexAccess {
+                bounds: Bounds::Ranges(vec![(low, high)]),
+                ..IndexAccess::clone(a)
+            })),
+            _ => Access::Records {
+                low,
+                high,
+                reverse: false,
+            },
         };
         FindPart {
             view: self.rows.view().clone(),
@@ -331,7 +388,7 @@ impl FindCursor {
                 ..Plan::clone(&self.rows.plan)
             }),
             filter: self.filter.clone(),
-            wants_vars: self.filter.wants_vars(),
+            projection: self.shape.projection.clone(),
         }
     }
 
