@@ -9,6 +9,11 @@ from harness import Server, refuses, until
 from pymongo.errors import OperationFailure
 
 DOCUMENTS = 60_000
+VIEWS = {"a view": "view", "as many stages as there may be": "longer"}
+# As deep as a document may be.
+DEEP = "$n"
+for _ in range(85):
+    DEEP = {"$add": [DEEP, 1]}
 PIPELINES = {
     "a filter and a count": [{"$match": {"amount": {"$gt": 400}}}, {"$count": "n"}],
     "few groups": [{"$group": {"_id": "$city", "s": {"$sum": "$n"}, "f": {"$first": "$_id"}, "l": {"$last": "$_id"}}}],
@@ -32,6 +37,8 @@ PIPELINES = {
         {"$facet": {"a": [{"$group": {"_id": "$city", "n": {"$sum": 1}}}], "b": [{"$group": {"_id": "$shop", "p": {"$push": "$n"}}}]}},
         {"$project": {"a": 1, "b": {"$size": "$b"}}},
     ],
+    "as many stages as there may be": [*[{"$unwind": "$n"}] * 480, {"$group": {"_id": "$n"}}],
+    "deep expressions": [{"$match": {"n": {"$mod": [600, 5]}}}, {"$group": {"_id": DEEP}}],
     "nothing": [{"$match": {"city": "none"}}, {"$group": {"_id": "$city"}}],
     "a view": [{"$group": {"_id": "$city", "n": {"$sum": "$twice"}}}],
 }
@@ -64,6 +71,9 @@ def db(server):
             db.docs.insert_many(documents[at : at + 5000])
         db.docs.create_index([("m", 1), ("n", 1)])
         db.shops.insert_many([{"_id": i, "region": i % 12} for i in range(20_000)])
+        few = {"$match": {"n": {"$mod": [6000, 5]}}}
+        db.create_collection("long", viewOn="docs", pipeline=[few, *[{"$unwind": "$n"}] * 990])
+        db.create_collection("longer", viewOn="long", pipeline=[{"$unwind": "$n"}] * 990)
         db.create_collection("view", viewOn="docs", pipeline=[{"$set": {"twice": {"$multiply": ["$n", 2]}}}])
         yield db
 
@@ -75,7 +85,7 @@ def divided(db):
 @pytest.mark.parametrize("name", PIPELINES)
 def test_threads_give_what_one_gives(db, name):
     pipeline = PIPELINES[name]
-    coll = db.view if name == "a view" else db.docs
+    coll = db[VIEWS.get(name, "docs")]
     before = divided(db)["dividedPipelines"]
     got = list(coll.aggregate(pipeline))
     assert divided(db)["dividedPipelines"] == before + 1

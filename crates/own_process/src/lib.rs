@@ -9,3 +9,7 @@ pub mod fail_stop;
 pub mod handicap;
 pub mod pace;
 pub mod system;
+
+/// The stack of a thread that runs commands, in bytes: expressions and pipelines are evaluated recursively, within bounds that 8 MB
+/// suffice for when the compiler optimizes. Without, frames are larger. Untouched pages take no memory.
+pub const COMMAND_STACK_BYTES: usize = 16 << 20;

@@ -140,7 +140,7 @@ fn start_loops<S: Service>(
         let alive = ShutdownOnDrop(Arc::clone(&shared.control));
         std::thread::Builder::new()
             .name(format!("loop{i}"))
-            .stack_size(crate::workers::STACK_BYTES)
+            .stack_size(own_process::COMMAND_STACK_BYTES)
             .spawn(move || {
                 let _alive = alive;
                 EventLoop::new(shared, inbox, poll, clock).run()

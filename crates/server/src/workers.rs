@@ -21,9 +21,6 @@ use crate::runner::{Executed, Runner};
 
 /// An idle thread leaves after this long.
 const IDLE: Duration = Duration::from_secs(10);
-/// Expressions and pipelines are evaluated recursively, within bounds that 8 MB suffice for when the
-/// compiler optimizes. Without, frames are larger. Untouched pages take no memory.
-pub(crate) const STACK_BYTES: usize = 16 << 20;
 
 pub(crate) struct Job<S: Service> {
     pub key: usize,
@@ -86,7 +83,7 @@ impl<S: Service> Workers<S> {
         let this = Arc::clone(self);
         let spawned = std::thread::Builder::new()
             .name("worker".into())
-            .stack_size(STACK_BYTES)
+            .stack_size(own_process::COMMAND_STACK_BYTES)
             .spawn(move || this.work());
         if let Err(e) = spawned {
             self.control.metrics.workers.fetch_sub(1, Relaxed);

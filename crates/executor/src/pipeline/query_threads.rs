@@ -16,6 +16,7 @@ use crate::pipeline::aggregate::{AggregateHost, AggregateRequest, Leaf};
 use crate::read::find::{FindPart, ScannedRange};
 use catalog::keyspace;
 use errors::{Error, Result};
+use own_process::COMMAND_STACK_BYTES;
 use own_process::system::{self, GivesWay};
 use query::expr::Vars;
 use query::pipeline::{Part, Parted, Pipeline, over_rows};
@@ -156,8 +157,10 @@ impl Thread {
     fn begin(task: PartTask) -> Result<Thread> {
         let (sender, gathered) = mpsc::sync_channel(1);
         let work = move || drop(sender.send(task.run()));
-        let named = std::thread::Builder::new().name("query".into());
-        let handle = named
+        let thread = std::thread::Builder::new()
+            .name("query".into())
+            .stack_size(COMMAND_STACK_BYTES);
+        let handle = thread
             .spawn(work)
             .map_err(|e| Error::internal(format!("no thread for a query: {e}")))?;
         Ok(Thread { handle, gathered })
