@@ -4,7 +4,7 @@
     scripts/compare_lucene.py SERVER [--texts N] [--queries N] [--seed N] [--tests BINARY]
 
 Starts SERVER with the texts in a collection, and Lucene (tests/lucene, built with Maven) over the same texts. Each query
-of the kinds text, phrase, compound and fuzzy is put to both: the ten best have to be the same, in the same order but for
+of the kinds text, phrase, phrase with words that repeat, compound and fuzzy is put to both: the ten best have to be the same, in the same order but for
 equal scores, and scores may differ by 1e-4. With `--tests`, the binary of the unit tests of crates/search, the tokens of
 analyzers are compared too, over texts of many scripts. Exits with 1 if anything differs.
 
@@ -82,7 +82,13 @@ def queries(rng, texts, each):
     def phrase():
         return {"phrase": {"query": part(rng.randint(2, 3)), **rng.choice([{}, {"slop": 1}, {"slop": 3}])}}
 
-    every = {"text": text, "phrase": phrase, "compound": compound, "fuzzy": fuzzy}
+    def repeats():
+        words = part(rng.randint(1, 3)).split()
+        for _ in range(rng.randint(1, 2)):
+            words.insert(rng.randint(0, len(words)), rng.choice(words))
+        return {"phrase": {"query": " ".join(words), "slop": rng.randint(1, 6)}}
+
+    every = {"text": text, "phrase": phrase, "repeats": repeats, "compound": compound, "fuzzy": fuzzy}
     return [(kind, make()) for kind, make in every.items() for _ in range(each)]
 
 

@@ -51,6 +51,7 @@ impl PhraseQuery {
         }
         Ok(Some(PhraseScorer {
             words,
+            repeats: Repeats::of(&self.terms),
             slop: i64::from(self.slop),
             frequency: 0.0,
             bm25: self.bm25.in_segment(reader, boost)?,
@@ -111,6 +112,7 @@ struct Word {
 
 struct PhraseScorer {
     words: Vec<Word>,
+    repeats: Repeats,
     slop: i64,
     frequency: f32,
     bm25: SegmentBm25,
@@ -209,7 +211,7 @@ impl PhraseScorer {
             .collect();
         match self.slop {
             0 => exact(&positions),
-            slop => sloppy(&positions, slop),
+            slop => sloppy(&positions, &self.repeats, slop),
         }
     }
 }
@@ -223,47 +225,182 @@ fn exact(words: &[(&[i64], i64)]) -> f32 {
     first.iter().filter(all).count() as f32
 }
 
-/// The sum over places of `1 / (1 + distance)`, for distances up to `slop`.
-fn sloppy(words: &[(&[i64], i64)], slop: i64) -> f32 {
-    let mut at = vec![0usize; words.len()];
-    let here = |at: &[usize], i: usize| words.get(i).and_then(|(w, _)| w.get(*at.get(i)?)).copied();
-    let mut frequency = 0.0;
-    loop {
-        let now: Option<Vec<i64>> = (0..words.len()).map(|i| here(&at, i)).collect();
-        let Some(now) = now else { return frequency };
-        let (Some(low), Some(high)) = (now.iter().min(), now.iter().max()) else {
-            return frequency;
+/// Words of the phrase that have terms in common, in the order of their places: they must not stand on the same word of a document.
+#[derive(Clone, Debug, Default)]
+struct Repeats {
+    groups: Vec<Vec<usize>>,
+    /// Of each word its group.
+    of: Vec<Option<usize>>,
+    /// Some word of a group is any of several terms, so that two of them may have few places in common.
+    several: bool,
+}
+
+impl Repeats {
+    fn of(words: &[(Vec<Term>, u32)]) -> Repeats {
+        let mut repeats = Repeats {
+            of: vec![None; words.len()],
+            ..Repeats::default()
         };
-        let Some(lowest) = now.iter().position(|p| p == low) else {
-            return frequency;
-        };
-        let next = words
-            .get(lowest)
-            .and_then(|(w, _)| w.get(at.get(lowest)? + 1))
-            .copied();
-        // The word that lies lowest may come closer before another one is the lowest.
-        let second = now.iter().enumerate().filter(|(i, _)| *i != lowest);
-        let second = second.map(|(_, p)| *p).min().unwrap_or(*low);
-        let comes_closer = next.is_some_and(|n| n <= second);
-        if !comes_closer && high - low <= slop && distinct(&now, words) {
-            frequency += 1.0 / (1.0 + (high - low) as f32);
+        for (at, (terms, _)) in words.iter().enumerate() {
+            let shares = |(other, _): &(Vec<Term>, u32)| other.iter().any(|t| terms.contains(t));
+            let with: Vec<usize> = (0..at)
+                .filter(|i| words.get(*i).is_some_and(shares))
+                .collect();
+            if with.is_empty() {
+                continue;
+            }
+            let known: Vec<usize> = with.iter().filter_map(|i| *repeats.of.get(*i)?).collect();
+            let group = known.first().copied().unwrap_or(repeats.groups.len());
+            for (i, of) in repeats.of.iter_mut().enumerate() {
+                if i == at || with.contains(&i) || of.is_some_and(|g| known.contains(&g)) {
+                    *of = Some(group);
+                }
+            }
+            repeats
+                .groups
+                .resize(repeats.groups.len().max(group + 1), Vec::new());
         }
-        match at.get_mut(lowest) {
-            Some(at) => *at += 1,
-            None => return frequency,
+        for (at, of) in repeats.of.iter().enumerate() {
+            if let Some(group) = of.and_then(|g| repeats.groups.get_mut(g)) {
+                group.push(at);
+                repeats.several |= words.get(at).is_some_and(|(terms, _)| terms.len() > 1);
+            }
         }
+        repeats
     }
 }
 
-/// No two words of the phrase are the same one of the document.
-fn distinct(now: &[i64], words: &[(&[i64], i64)]) -> bool {
-    let mut raw: Vec<i64> = now
-        .iter()
-        .zip(words)
-        .map(|(p, (_, place))| p + place)
-        .collect();
-    raw.sort_unstable();
-    raw.windows(2).all(|w| w.first() != w.last())
+/// The words of a phrase on their way through a document. After Lucene's `SloppyPhraseMatcher`, with its order of steps: the counts
+/// depend on it where words repeat.
+struct Sloppy<'w> {
+    /// The positions of each word, less its place in the phrase, and that place.
+    words: &'w [(&'w [i64], i64)],
+    repeats: &'w Repeats,
+    at: Vec<usize>,
+    /// The highest position so far.
+    end: i64,
+}
+
+impl Sloppy<'_> {
+    fn position(&self, word: usize) -> i64 {
+        let at = self.at.get(word).copied().unwrap_or(0);
+        let positions = self.words.get(word).map_or(&[][..], |w| w.0);
+        positions.get(at).copied().unwrap_or(i64::MAX)
+    }
+
+    fn place(&self, word: usize) -> i64 {
+        self.words.get(word).map_or(0, |w| w.1)
+    }
+
+    /// By what words are ordered.
+    fn rank(&self, word: usize) -> (i64, i64, usize) {
+        (self.position(word), self.place(word), word)
+    }
+
+    /// The word that comes first, but for `other`.
+    fn lowest_but(&self, other: Option<usize>) -> Option<usize> {
+        let words = (0..self.words.len()).filter(|w| Some(*w) != other);
+        words.min_by_key(|w| self.rank(*w))
+    }
+
+    /// To its next position; `false` where there is none.
+    fn advance(&mut self, word: usize) -> bool {
+        let positions = self.words.get(word).map_or(0, |w| w.0.len());
+        let Some(at) = self.at.get_mut(word).filter(|at| **at + 1 < positions) else {
+            return false;
+        };
+        *at += 1;
+        self.end = self.end.max(self.position(word));
+        true
+    }
+
+    fn group(&self, word: usize) -> &[usize] {
+        let group = self.repeats.of.get(word).copied().flatten();
+        group
+            .and_then(|g| self.repeats.groups.get(g))
+            .map_or(&[], Vec::as_slice)
+    }
+
+    /// Another word of its group that stands on the same word of the document.
+    fn collides(&self, word: usize) -> Option<usize> {
+        let stands = |w: usize| self.position(w) + self.place(w);
+        let same = |other: &usize| *other != word && stands(*other) == stands(word);
+        self.group(word).iter().copied().find(same)
+    }
+
+    /// Has words of its group go on until none stand on the same word of the document; `false` where one cannot.
+    fn resolve(&mut self, word: usize) -> bool {
+        let mut word = word;
+        while let Some(other) = self.collides(word) {
+            word = std::cmp::min_by_key(word, other, |w| (self.position(*w), self.place(*w)));
+            if !self.advance(word) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Sets out with no two words on the same word of the document; `false` where they are too few.
+    fn set_out(&mut self) -> bool {
+        if self.words.iter().any(|(positions, _)| positions.is_empty()) {
+            return false;
+        }
+        for group in &self.repeats.groups {
+            for (turn, word) in group.iter().enumerate() {
+                let apart = match self.repeats.several {
+                    true => self.resolve(*word),
+                    // Of a word that repeats the n-th one begins at the n-th position.
+                    false => (0..turn).all(|_| self.advance(*word)),
+                };
+                if !apart {
+                    return false;
+                }
+            }
+        }
+        let positions = (0..self.words.len()).map(|w| self.position(w));
+        self.end = positions.max().unwrap_or(0);
+        true
+    }
+
+    /// The sum over places of `1 / (1 + distance)`, for distances up to `slop`.
+    fn frequency(mut self, slop: i64) -> f32 {
+        let mut frequency = 0.0;
+        let counted = |length: i64| match length <= slop {
+            true => 1.0 / (1.0 + length as f32),
+            false => 0.0,
+        };
+        if !self.set_out() {
+            return frequency;
+        }
+        while let Some(lowest) = self.lowest_but(None) {
+            let next = self.lowest_but(Some(lowest));
+            let next = next.map_or(i64::MAX, |w| self.position(w));
+            let mut length = self.end - self.position(lowest);
+            // It may come closer before another one is the lowest.
+            loop {
+                if !self.advance(lowest) || !self.resolve(lowest) {
+                    return frequency + counted(length);
+                }
+                if self.position(lowest) > next {
+                    break;
+                }
+                length = length.min(self.end - self.position(lowest));
+            }
+            frequency += counted(length);
+        }
+        frequency
+    }
+}
+
+/// How often words stand where the phrase has them, or near.
+fn sloppy(words: &[(&[i64], i64)], repeats: &Repeats, slop: i64) -> f32 {
+    let sloppy = Sloppy {
+        words,
+        repeats,
+        at: vec![0; words.len()],
+        end: i64::MIN,
+    };
+    sloppy.frequency(slop)
 }
 
 impl DocSet for PhraseScorer {
@@ -297,15 +434,44 @@ mod tests {
 
     #[test]
     fn phrases_match_near_their_places() {
+        let none = Repeats::default();
         // "quick fox" in "the quick brown fox": quick at 1, fox at 3 - 1.
         let words: [(&[i64], i64); 2] = [(&[1], 0), (&[2], 1)];
         assert_eq!(exact(&words), 0.0);
-        assert_eq!(sloppy(&words, 1), 0.5);
+        assert_eq!(sloppy(&words, &none, 1), 0.5);
         let adjacent: [(&[i64], i64); 2] = [(&[1, 7], 0), (&[1, 7], 1)];
         assert_eq!(exact(&adjacent), 2.0);
-        assert_eq!(sloppy(&adjacent, 3), 2.0);
+        assert_eq!(sloppy(&adjacent, &none, 3), 2.0);
+    }
+
+    fn repeats(words: &[&[&str]]) -> Repeats {
+        let field = tantivy::schema::Field::from_field_id(0);
+        let term = |t: &&str| Term::from_field_text(field, t);
+        let words = words.iter().zip(0..);
+        let words: Vec<_> = words
+            .map(|(w, place)| (w.iter().map(term).collect(), place))
+            .collect();
+        Repeats::of(&words)
+    }
+
+    #[test]
+    fn a_word_that_repeats_is_not_the_same_one_twice() {
         // "a a" in "a": one word is not two.
-        let twice: [(&[i64], i64); 2] = [(&[5], 0), (&[4], 1)];
-        assert_eq!(sloppy(&twice, 2), 0.0);
+        let two = repeats(&[&["a"], &["a"]]);
+        assert_eq!(two.groups, [[0, 1]]);
+        assert_eq!(sloppy(&[(&[5], 0), (&[4], 1)], &two, 2), 0.0);
+        // "management library library" in "library management library": one library stands before.
+        let three = repeats(&[&["m"], &["l"], &["l"]]);
+        let words: [(&[i64], i64); 3] = [(&[1], 0), (&[-1, 1], 1), (&[-2, 0], 2)];
+        assert_eq!(sloppy(&words, &three, 2), 1.0 / 3.0);
+        assert_eq!(sloppy(&words, &three, 1), 0.0);
+    }
+
+    #[test]
+    fn words_with_terms_in_common_are_one_group() {
+        let four = repeats(&[&["a", "b"], &["c"], &["b", "d"], &["d"]]);
+        assert_eq!((four.groups.len(), four.several), (1, true));
+        assert_eq!(four.of, [Some(0), None, Some(0), Some(0)]);
+        assert_eq!(repeats(&[&["a"], &["b"]]).groups.len(), 0);
     }
 }
