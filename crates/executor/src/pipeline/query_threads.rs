@@ -20,6 +20,7 @@ use own_process::COMMAND_STACK_BYTES;
 use own_process::system::{self, GivesWay};
 use query::expr::Vars;
 use query::pipeline::{Part, Parted, Pipeline, over_rows};
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
@@ -154,15 +155,13 @@ struct Thread {
 }
 
 impl Thread {
-    fn begin(task: PartTask) -> Result<Thread> {
+    fn begin(task: PartTask) -> io::Result<Thread> {
         let (sender, gathered) = mpsc::sync_channel(1);
         let work = move || drop(sender.send(task.run()));
         let thread = std::thread::Builder::new()
             .name("query".into())
             .stack_size(COMMAND_STACK_BYTES);
-        let handle = thread
-            .spawn(work)
-            .map_err(|e| Error::internal(format!("no thread for a query: {e}")))?;
+        let handle = thread.spawn(work)?;
         Ok(Thread { handle, gathered })
     }
 
@@ -217,7 +216,6 @@ pub(super) fn gather(
     let Some(first_cut) = cuts.first() else {
         return Ok(None);
     };
-    engine.query_threads.divided.fetch_add(1, Relaxed);
     let ends = cuts.iter().skip(1).map(Vec::as_slice).chain([range.high]);
     let mut threads = Threads::default();
     for range in cuts.iter().map(Vec::as_slice).zip(ends) {
@@ -236,8 +234,13 @@ pub(super) fn gather(
             disk_use: host.ctx.disk_use,
             ended: threads.ended.clone(),
         };
-        threads.threads.push(Thread::begin(task)?);
+        // Nothing is lost yet: where the system has no thread, the operation goes on alone.
+        let Ok(thread) = Thread::begin(task) else {
+            return Ok(None);
+        };
+        threads.threads.push(thread);
     }
+    engine.query_threads.divided.fetch_add(1, Relaxed);
     let own = leaf.0.part((range.low, first_cut)).open(host.ctx, vars)?;
     let mut whole = parted.part(over_rows(Box::new(Leaf(own))), vars)?;
     whole.gather(host)?;
