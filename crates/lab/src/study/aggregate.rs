@@ -1,8 +1,8 @@
 //! `pando lab study aggregate`: study G, pipelines over documents of 1 KB against the same in SQL over JSONB.
 //!
 //! The documents are made by the database itself out of their numbers, so all targets have the same. Each query is
-//! measured by itself; targets take turns query by query. PostgreSQL runs without parallel workers: a query then has one
-//! core on every target.
+//! measured by itself; targets take turns query by query. A query may use several cores: PostgreSQL has the
+//! parallel workers that its settings allow, two beside the query's own process unless they were changed.
 
 use crate::fault::{Fault, Result};
 use crate::queries::{self, File, How, Steps};

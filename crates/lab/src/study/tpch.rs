@@ -3,8 +3,8 @@
 //!
 //! The rows are made by the database itself out of their numbers, in TPC-H's shape and proportions but with numbers for days
 //! and amounts, so all targets have the same; they are not those of TPC-H's own generator, and figures are not to be compared
-//! with published ones. Each query is measured by itself; targets take turns query by query. PostgreSQL runs without parallel
-//! workers: a query then has one core on every target.
+//! with published ones. Each query is measured by itself; targets take turns query by query. A query may use several cores:
+//! PostgreSQL has the parallel workers that its settings allow.
 
 use crate::fault::{Fault, Result};
 use crate::queries::{self, File, How, Steps};
