@@ -94,6 +94,8 @@ pub struct OpCtx<'a> {
     pub own_places: Option<OwnPlaces>,
     /// Blocking stages may use temporary files (`allowDiskUse`).
     pub disk_use: bool,
+    /// Its thread takes only what others leave of a core: those that wait for it have it at each check.
+    pub(crate) gives_way: bool,
     /// Only the plan is wanted: nothing is read to see whether it is as good as it was thought to be.
     pub only_plans: bool,
     /// The memory for long replies; `None`: no limit.
@@ -161,6 +163,7 @@ impl<'a> OpCtx<'a> {
             merges_by_checked_key: false,
             own_places: None,
             disk_use: true,
+            gives_way: false,
             only_plans: false,
             room: None,
             may_cut: false,
@@ -349,6 +352,9 @@ impl<'a> OpCtx<'a> {
         self.ticks += n;
         if self.ticks >= CHECKED {
             self.ticks = 0;
+            if self.gives_way {
+                std::thread::yield_now();
+            }
             self.check()?;
             self.check_turn()?;
         }

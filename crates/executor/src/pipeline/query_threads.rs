@@ -19,7 +19,7 @@ use errors::{Error, Result};
 use own_process::COMMAND_STACK_BYTES;
 use own_process::system::{self, GivesWay};
 use query::expr::Vars;
-use query::pipeline::{Part, Parted, Pipeline, over_rows};
+use query::pipeline::{Part, Parted, Pipeline, over_docs, over_rows};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -131,6 +131,7 @@ impl PartTask {
             ctx.killed = self.killed.as_ref();
             ctx.cancelled = Some(&self.ended);
             ctx.disk_use = self.disk_use;
+            ctx.gives_way = true;
             ctx.snapshot = self.snapshot;
             let (_, vars) = Interrupt::bind(ctx.stopped_by(), &self.vars);
             let rows = over_rows(Box::new(Leaf(self.rows.open(&ctx, &vars)?)));
@@ -213,12 +214,13 @@ pub(super) fn gather(
         0 => Vec::new(),
         more => cuts(&engine, leaf.0.view(), &range, more + 1)?,
     };
-    let Some(first_cut) = cuts.first() else {
+    if cuts.is_empty() {
         return Ok(None);
-    };
-    let ends = cuts.iter().skip(1).map(Vec::as_slice).chain([range.high]);
+    }
+    let cuts = cuts.iter().map(Vec::as_slice);
+    let ends = cuts.clone().chain([range.high]);
     let mut threads = Threads::default();
-    for range in cuts.iter().map(Vec::as_slice).zip(ends) {
+    for range in [range.low].into_iter().chain(cuts).zip(ends) {
         let task = PartTask {
             engine: engine.clone(),
             parted: parted.clone(),
@@ -241,8 +243,7 @@ pub(super) fn gather(
         threads.threads.push(thread);
     }
     engine.query_threads.divided.fetch_add(1, Relaxed);
-    let own = leaf.0.part((range.low, first_cut)).open(host.ctx, vars)?;
-    let mut whole = parted.part(over_rows(Box::new(Leaf(own))), vars)?;
+    let mut whole = parted.part(over_docs(Vec::new()), vars)?;
     whole.gather(host)?;
     for thread in &threads.threads {
         let (next, examined) = thread.wait(host.ctx)?;
