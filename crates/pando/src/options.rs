@@ -184,7 +184,7 @@ pub const FLAGS: &[Flag] = &[
         &["query-threads", "queryThreads"],
         "pando.queryThreads",
         Value("N"),
-        "Threads that an aggregation over a whole collection may use, where others leave them idle; 1: its own [default: as many as cores]",
+        "Threads that an aggregation over much of a collection may use; 1: its own [default: as many as the machine has cores that are idle]",
     ),
     own(
         &["metrics"],

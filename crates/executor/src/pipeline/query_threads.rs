@@ -41,6 +41,8 @@ const TOLERANCE: u64 = 32;
 /// The threads that operations may have beside their own.
 pub struct QueryThreads {
     most: AtomicUsize,
+    /// No more are taken than the machine has idle cores.
+    where_idle: AtomicBool,
     taken: AtomicUsize,
     /// How many pipelines were divided.
     divided: AtomicU64,
@@ -62,6 +64,7 @@ impl Default for QueryThreads {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         QueryThreads {
             most: AtomicUsize::new(cores - 1),
+            where_idle: AtomicBool::new(true),
             taken: AtomicUsize::new(0),
             divided: AtomicU64::new(0),
         }
@@ -69,9 +72,10 @@ impl Default for QueryThreads {
 }
 
 impl QueryThreads {
-    /// One operation may have so many threads, its own included (`--queryThreads`).
+    /// One operation may have so many threads, its own included, whatever else the machine does (`--queryThreads`).
     pub fn limit(&self, threads: usize) {
         self.most.store(threads.saturating_sub(1), Relaxed);
+        self.where_idle.store(false, Relaxed);
     }
 
     pub fn figures(&self) -> QueryThreadFigures {
@@ -85,13 +89,18 @@ impl QueryThreads {
     /// Takes all that are idle, and none where there are none.
     fn take(&self) -> Taken<'_> {
         let most = self.most.load(Relaxed);
-        let all = |taken: usize| Some(taken.max(most));
-        let before = self.taken.fetch_update(Relaxed, Relaxed, all);
-        let before = before.unwrap_or(most);
-        Taken {
-            of: self,
-            threads: most.saturating_sub(before),
-        }
+        let idle = match most > 0 && self.where_idle.load(Relaxed) {
+            true => system::idle_cores().unwrap_or(most),
+            false => most,
+        };
+        let mut threads = 0;
+        let all = |taken: usize| {
+            threads = most.saturating_sub(taken).min(idle);
+            Some(taken + threads)
+        };
+        // It always gives a value.
+        let _ = self.taken.fetch_update(Relaxed, Relaxed, all);
+        Taken { of: self, threads }
     }
 }
 

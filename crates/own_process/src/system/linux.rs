@@ -30,6 +30,12 @@ pub fn machine_memory() -> Option<u64> {
     Some(kb << 10)
 }
 
+pub fn running_threads() -> Option<usize> {
+    let text = fs::read_to_string("/proc/loadavg").ok()?;
+    let (running, _) = text.split_ascii_whitespace().nth(3)?.split_once('/')?;
+    running.parse().ok()
+}
+
 pub fn processor() -> Option<String> {
     let text = fs::read_to_string("/proc/cpuinfo").ok()?;
     let mut fields = text.lines().filter_map(|l| l.split_once(':'));

@@ -78,6 +78,14 @@ pub fn give_way(far: GivesWay) {
     of_this_one::give_way(far);
 }
 
+/// How many of the machine's cores no thread of any process runs on at this moment. `None` where the system does not tell.
+pub fn idle_cores() -> Option<usize> {
+    // SAFETY: asks for a number.
+    let cores = usize::try_from(unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }).ok()?;
+    // The calling one is among those that run.
+    Some(cores.saturating_sub(of_this_one::running_threads()?))
+}
+
 /// How many files and sockets this process has open.
 pub fn open_files() -> Option<usize> {
     // The directory is open too while it is read.
