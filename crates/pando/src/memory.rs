@@ -28,8 +28,9 @@ pub fn refuse_huge_pages() {
 
 /// What the server may hold beside its cache before memory that is free is given back at once; it promises 300 MB.
 const BESIDE_CACHE: u64 = 140 << 20;
-/// What one large operation may bring it to beside its cache; what others take meanwhile, and mapped files, come to some 90 MB more.
-const LARGE_BESIDE_CACHE: u64 = 384 << 20;
+/// What one large operation may bring it to beside its cache; stages may bring it to 64 MB more, and what others take meanwhile comes to
+/// some 60.
+const LARGE_BESIDE_CACHE: u64 = 352 << 20;
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Watches how much of the machine's memory this process holds, and has the allocator return free memory
