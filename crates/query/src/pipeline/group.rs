@@ -483,6 +483,13 @@ impl Run {
         Ok(())
     }
 
+    /// Asks for the room that the next group in memory takes as a document: each long value is made once by itself, and once in it.
+    fn room_for_result(&self) -> Result<()> {
+        let next = self.done.1.as_slice().iter().zip(&self.spec.fields);
+        let long = next.filter(|(_, f)| f.grows).map(|(a, _)| a.memory_bytes());
+        self.vars.room_for(2 * long.sum::<usize>())
+    }
+
     /// The next group in memory.
     fn next_done(&mut self) -> Option<State> {
         let id = self.done.0.next()?;
@@ -610,6 +617,7 @@ impl Source for Run {
         self.gather(host)?;
         self.settle(host)?;
         host.check()?;
+        self.room_for_result()?;
         let next = match self.next_done() {
             Some(g) => Some(g),
             None => self.merged(host)?,
