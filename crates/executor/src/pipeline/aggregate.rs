@@ -328,11 +328,13 @@ fn parted(ctx: &OpCtx, cursor: &FindCursor, pipeline: &Pipeline, from: usize) ->
     if ctx.engine.query_threads.figures().limit < 2 {
         return None;
     }
-    let parted = match cursor.plan().sort {
-        Some(_) => pipeline.parted_sort(from),
-        None => pipeline.parted(from),
-    };
-    parted.filter(|p| cursor.scans_forward(p.sorts).is_some())
+    // Most pipelines end here, before anything is copied.
+    let sorts = cursor.plan().sort.is_some();
+    cursor.scans_forward(sorts)?;
+    match sorts {
+        true => pipeline.parted_sort(from),
+        false => pipeline.parted(from),
+    }
 }
 
 /// The pipeline to run in the place of one that was begun, where another side of a join says which

@@ -1,8 +1,8 @@
-//! Pipelines over a whole collection by several threads: each scans a range of the records, up to the first stage that gathers
-//! ([`query::pipeline::Parted`]), and the operation's own thread puts together what they have found.
+//! Pipelines over much of a collection by several threads: each scans a part of the records, or of an index, and runs the stages up
+//! to the first one that gathers ([`query::pipeline::Parted`]); the operation's own thread puts together what they have found.
 //!
-//! Threads are taken where they are idle: an operation never waits for them, and others' commands come first
-//! ([`GivesWay::Little`]).
+//! Threads are taken where cores are idle: an operation never waits for them, and others' commands come first
+//! ([`GivesWay::Little`], [`OpCtx::gives_way`]).
 //!
 //! Invariants: all parts read the same state; no thread outlives the operation that has begun it; what ends the operation
 //! ends all of them.

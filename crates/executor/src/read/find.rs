@@ -4,7 +4,7 @@ use crate::examined::Examined;
 use crate::interrupt::Interrupt;
 use crate::op::OpCtx;
 use crate::read::RecordStream;
-use crate::read::index_scan::Position;
+use crate::read::index_scan::{Position, behind};
 use crate::read::request::ReadRequest;
 use crate::read::step::built;
 use crate::read::text;
@@ -267,11 +267,8 @@ pub(crate) struct ScannedRange<'c> {
 impl ScannedRange<'_> {
     /// Its first key, or its last one, without the prefix.
     pub(crate) fn end(&self, view: &storage::View, last: bool) -> Result<Option<Vec<u8>>> {
-        let high = match self.high.is_empty() {
-            true => keyspace::prefix_end(self.prefix),
-            false => keyspace::join(self.prefix, self.high),
-        };
-        let mut at = Position::new(keyspace::join(self.prefix, self.low), high, last);
+        let (low, high) = behind(self.prefix, self.low, self.high);
+        let mut at = Position::new(low, high, last);
         let found = at.next(view)?;
         let key = found.then(|| {
             at.key()

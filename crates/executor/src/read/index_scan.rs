@@ -26,6 +26,15 @@ const MANY: usize = 16;
 /// The most records that an index scan fetches at once.
 const FETCH_BATCH: usize = 64;
 
+/// The range of the keyspace for bounds behind a prefix; an empty `high` is the prefix's end.
+pub(crate) fn behind(prefix: &keyspace::Prefix, low: &[u8], high: &[u8]) -> (Vec<u8>, Vec<u8>) {
+    let high = match high.is_empty() {
+        true => keyspace::prefix_end(prefix),
+        false => keyspace::join(prefix, high),
+    };
+    (keyspace::join(prefix, low), high)
+}
+
 /// A range of the keyspace and the position of a scan in it, which outlives the scan.
 pub(crate) struct Position {
     low: Vec<u8>,
@@ -61,11 +70,7 @@ impl Position {
 
     /// One of them.
     pub(crate) fn range(index: &Index, (low, high): &(Vec<u8>, Vec<u8>)) -> (Vec<u8>, Vec<u8>) {
-        let high = match high.is_empty() {
-            true => keyspace::prefix_end(&index.prefix),
-            false => keyspace::join(&index.prefix, high),
-        };
-        (keyspace::join(&index.prefix, low), high)
+        behind(&index.prefix, low, high)
     }
 
     pub(crate) fn next(&mut self, view: &View) -> Result<bool> {
@@ -147,13 +152,9 @@ impl RecordScan {
             Some(_) => low.max(&first),
             None => low,
         };
-        let high = if high.is_empty() {
-            keyspace::prefix_end(p)
-        } else {
-            keyspace::join(p, high)
-        };
+        let (low, high) = behind(p, low, high);
         RecordScan {
-            position: Position::new(keyspace::join(p, low), high, reverse),
+            position: Position::new(low, high, reverse),
             done: false,
             hole: None,
             patience: 1,
