@@ -184,16 +184,21 @@ impl OperationMemory {
 
     /// Before one counts: what the process holds without any.
     fn note_idle(&self) {
-        let mut counted = self.counted.lock();
-        let was_quiet = counted.counted_at.is_none_or(|at| at.elapsed() > QUIET);
-        if was_quiet
-            && counted.held.is_empty()
-            && counted.waiting == 0
-            && let Some(process) = self.beside.get().and_then(|beside| (beside.process)())
+        if let Some(beside) = self.beside.get()
+            && self.counted.lock().is_quiet()
         {
-            let beside = self.beside.get().map_or(0, |beside| (beside.held)());
-            counted.idle = process.held.saturating_sub(beside);
+            self.look(beside);
         }
+    }
+
+    /// What the process holds now; noted where none has counted for a while.
+    fn look(&self, beside: &Beside) -> Option<ProcessMemory> {
+        let process = (beside.process)()?;
+        let mut counted = self.counted.lock();
+        if counted.is_quiet() {
+            counted.idle = process.held.saturating_sub((beside.held)());
+        }
+        Some(process)
     }
 
     /// Whether the operation that counts for `own` bytes may hold more than [`OWN`]. It has not allocated `more` of them yet.
@@ -202,7 +207,7 @@ impl OperationMemory {
             return true;
         };
         let others = || self.counted.lock().held.values().sum::<usize>() - own;
-        self.process_has_room(beside, more, 0) || others() + (beside.held)() <= LITTLE
+        self.has_room_past(0, (beside.process)(), more) || others() + (beside.held)() <= LITTLE
     }
 
     /// Whether stages may hold so many bytes more.
@@ -210,16 +215,15 @@ impl OperationMemory {
         let Some(beside) = self.beside.get() else {
             return true;
         };
-        self.note_idle();
         let operations = || self.counted.lock().held.values().sum::<usize>();
-        self.process_has_room(beside, more, FOR_STAGES)
+        self.has_room_past(FOR_STAGES, self.look(beside), more)
             || operations() + (beside.held)() + more <= LITTLE
     }
 
     /// Whether the process may hold `more` bytes more, `past` what large operations may bring it to.
-    fn process_has_room(&self, beside: &Beside, more: usize, past: usize) -> bool {
+    fn has_room_past(&self, past: usize, process: Option<ProcessMemory>, more: usize) -> bool {
         let idle = self.counted.lock().idle;
-        (beside.process)().is_none_or(|process| {
+        process.is_none_or(|process| {
             let most = process.most.max(idle.saturating_add(BESIDE_IDLE));
             process.held.saturating_add(more) <= most.saturating_add(past)
         })
@@ -266,6 +270,13 @@ impl Drop for Waiting<'_> {
 }
 
 impl Counted {
+    /// None counts or waits, and none has for [`QUIET`].
+    fn is_quiet(&self) -> bool {
+        self.held.is_empty()
+            && self.waiting == 0
+            && self.counted_at.is_none_or(|at| at.elapsed() > QUIET)
+    }
+
     /// Has `number` hold `bytes` in all, if it may. `most`: what all may hold then, but for the first.
     fn hold(&mut self, number: &mut Option<u64>, bytes: usize, most: usize) -> bool {
         if bytes <= FREE {
