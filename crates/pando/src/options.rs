@@ -184,7 +184,7 @@ pub const FLAGS: &[Flag] = &[
         &["query-threads", "queryThreads"],
         "pando.queryThreads",
         Value("N"),
-        "Threads that an aggregation over much of a collection may use; 1: its own [default: as many as the machine has cores that are idle]",
+        "Threads that an aggregation over much of a collection may use, 256 at most; 1: its own [default: as many as the machine has cores that are idle]",
     ),
     own(
         &["metrics"],

@@ -73,7 +73,7 @@ pub fn launch(
         log_retain_at_least: log_retain_at_least(&o)?,
         max_connections: max_connections(&o)?,
         loops: o.parsed("pando.eventLoops", "a number")?.unwrap_or(0),
-        query_threads: o.parsed("pando.queryThreads", "a number")?.unwrap_or(0),
+        query_threads: query_threads(&o)?,
         security,
         encryption_key_file: encryption_key_file(&o)?,
         tls,
@@ -160,6 +160,19 @@ fn max_connections(o: &Reader<'_>) -> Result<usize, String> {
     match o.parsed("net.maxIncomingConnections", "a number")? {
         Some(0) => Err("--max-connections must be at least 1".into()),
         given => Ok(given.unwrap_or(1_000_000)),
+    }
+}
+
+/// An operation asks where to cut for each of its threads.
+const MOST_QUERY_THREADS: usize = 256;
+
+/// Zero: as many as there are cores.
+fn query_threads(o: &Reader<'_>) -> Result<usize, String> {
+    match o.parsed("pando.queryThreads", "a number")? {
+        Some(n) if !(1..=MOST_QUERY_THREADS).contains(&n) => Err(format!(
+            "--query-threads must be from 1 to {MOST_QUERY_THREADS}"
+        )),
+        given => Ok(given.unwrap_or(0)),
     }
 }
 
@@ -903,6 +916,8 @@ mod tests {
             ("--storageEngine mmapv1", "unknown storage engine"),
             ("--standalone --replSet x", "give one of"),
             ("--cache 12", "a size"),
+            ("--query-threads 0", "from 1 to 256"),
+            ("--queryThreads 257", "from 1 to 256"),
             ("--oplogMinRetentionHours -1", "0 or more hours"),
             ("--cache 101%", "a size"),
             ("--durability never", "default, always"),
