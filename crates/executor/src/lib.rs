@@ -43,6 +43,8 @@ pub mod operation_memory;
 mod pinned_snapshot;
 pub mod pipeline;
 pub mod prepared;
+mod query_threads;
+mod range_cuts;
 mod read;
 mod records;
 mod reserved_time;

@@ -279,6 +279,83 @@ fn a_build_of_what_is_dropped_meanwhile_is_aborted() {
     });
 }
 
+/// Builds two indexes by three threads over one scan, while others write.
+#[test]
+fn threads_share_a_build() {
+    const DOCUMENTS: usize = 12_000;
+    let dir = tempfile::tempdir().unwrap();
+    let e = open(dir.path());
+    e.query_threads.limit(3);
+    let docs: Vec<DocBuf> = (0..DOCUMENTS)
+        .map(|n| doc! {"_id": n as i64, "a": (n * 7919 % 997) as i64, "b": bson::array![1, n as i64], "t": "x".repeat(200)})
+        .collect();
+    for some in docs.chunks(1000) {
+        let some: Vec<Doc> = some.iter().map(|d| d.as_doc()).collect();
+        executor::insert(&mut OpCtx::worker(&e), "t.c", &some, true, None).unwrap();
+    }
+    let spec = |field: &str| NewIndex {
+        spec: d(&format!(
+            r#"{{"v": 2, "key": {{"{field}": 1}}, "name": "{field}"}}"#
+        )),
+    };
+    let over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut n = 0;
+            while !over.load(Ordering::Relaxed) {
+                let of = format!(r#"{{"_id": {}}}"#, n * 104_729 % DOCUMENTS);
+                update(
+                    &e,
+                    &of,
+                    r#"{"$inc": {"a": 1}, "$set": {"b": [2, 3]}}"#,
+                    false,
+                    false,
+                )
+                .unwrap();
+                n += 1;
+            }
+        });
+        let built = build::create_indexes(&mut OpCtx::worker(&e), "t.c", &[spec("a"), spec("b")]);
+        over.store(true, Ordering::Relaxed);
+        built.unwrap();
+    });
+    assert_eq!(e.query_threads.figures().divided, 1, "one scan for both");
+    check(&e);
+    // A unique one is built by one thread, and fails as a whole.
+    let failed = index(&e, r#"{"a": -1}"#, r#"{"unique": true}"#).unwrap_err();
+    assert!(failed.is(Code::DuplicateKey));
+    assert_eq!(e.query_threads.figures().divided, 1);
+    assert_eq!(e.catalog.get("t.c").unwrap().indexes.len(), 2);
+}
+
+/// What ends a build ends all of its threads, and leaves no index.
+#[test]
+fn a_build_of_several_threads_ends_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let e = open(dir.path());
+    e.query_threads.limit(3);
+    for first in (0..12_000i64).step_by(1000) {
+        let docs: Vec<DocBuf> = (first..first + 1000)
+            .map(|n| doc! {"_id": n, "a": n, "t": "x".repeat(200)})
+            .collect();
+        let docs: Vec<Doc> = docs.iter().map(|d| d.as_doc()).collect();
+        executor::insert(&mut OpCtx::worker(&e), "t.c", &docs, true, None).unwrap();
+    }
+    // An array beside an array has no key; it lies in the last part.
+    insert(&e, &[r#"{"_id": 20000, "a": [1], "t": [2]}"#]);
+    let failed = index(&e, r#"{"a": 1, "t": 1}"#, "{}").unwrap_err();
+    assert!(failed.is(Code::CannotIndexParallelArrays), "{failed:?}");
+    assert_eq!(e.query_threads.figures().divided, 1);
+    assert!(e.catalog.get("t.c").unwrap().indexes.is_empty());
+    let killed = Arc::new(std::sync::atomic::AtomicBool::new(true));
+    let mut ctx = OpCtx::worker(&e);
+    ctx.killed = Some(&killed);
+    let spec = doc! {"v": 2, "key": doc! {"a": 1}, "name": "a"};
+    let failed = build::create_indexes(&mut ctx, "t.c", &[NewIndex { spec }]).unwrap_err();
+    assert!(failed.is(Code::Interrupted), "{failed:?}");
+    assert!(e.catalog.get("t.c").unwrap().indexes.is_empty());
+}
+
 #[test]
 fn unique_builds_fail_whole() {
     let dir = tempfile::tempdir().unwrap();

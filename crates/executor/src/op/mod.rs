@@ -94,8 +94,8 @@ pub struct OpCtx<'a> {
     pub own_places: Option<OwnPlaces>,
     /// Blocking stages may use temporary files (`allowDiskUse`).
     pub disk_use: bool,
-    /// Its thread takes only what others leave of a core: those that wait for it have it at each check.
-    pub(crate) gives_way: bool,
+    /// Threads that wait for its core have it at each check. Set where no others wait for what it holds.
+    gives_way: bool,
     /// Only the plan is wanted: nothing is read to see whether it is as good as it was thought to be.
     pub only_plans: bool,
     /// The memory for long replies; `None`: no limit.
@@ -337,6 +337,14 @@ impl<'a> OpCtx<'a> {
             self.room = None;
         }
         Ok(())
+    }
+
+    /// On a worker: from here on its thread leaves the core at each check to those that wait for it.
+    ///
+    /// For what holds no latch while it reads. The scheduler would leave it the core for some
+    /// milliseconds, and an event loop is to answer short commands meanwhile.
+    pub fn give_way(&mut self) {
+        self.gives_way = !self.may_offload();
     }
 
     /// Counts `n` examined entries. Fails when the inline budget is spent, the time limit is

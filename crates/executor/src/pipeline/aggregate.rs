@@ -3,12 +3,12 @@
 
 use crate::interrupt::Interrupt;
 use crate::op::OpCtx;
+use crate::pipeline::divided;
 use crate::pipeline::explain;
 use crate::pipeline::geo_near;
 use crate::pipeline::idle::Idle;
 use crate::pipeline::merge_into::{self, MergeInto};
 use crate::pipeline::own_places::OwnPlaces;
-use crate::pipeline::query_threads;
 use crate::pipeline::remote_collections::{self, ReadRemotely, RemoteRows};
 use crate::pipeline::semi_join;
 use crate::pipeline::series_out;
@@ -557,7 +557,7 @@ impl PipelineHost for AggregateHost<'_, '_> {
         vars: &Arc<Vars>,
     ) -> Result<Option<Part>> {
         match rows.as_any().downcast_ref::<Leaf>() {
-            Some(leaf) => query_threads::gather(self, parted, leaf, vars),
+            Some(leaf) => divided::gather(self, parted, leaf, vars),
             None => Ok(None),
         }
     }

@@ -3,12 +3,12 @@
 
 pub(crate) mod aggregate;
 mod distinct;
+mod divided;
 pub(crate) mod explain;
 pub(crate) mod geo_near;
 mod idle;
 pub(crate) mod merge_into;
 pub(crate) mod own_places;
-mod query_threads;
 mod remote_collections;
 mod semi_join;
 mod series_out;
@@ -17,5 +17,4 @@ pub use aggregate::{AggregateRequest, MergesApart, PipelineCursor, ServerRows};
 pub use distinct::{distinct, distinct_of, distinct_plan};
 pub use explain::{ExplainedPipeline, explain_pipeline};
 pub use own_places::{OwnPlaces, Owns};
-pub use query_threads::QueryThreads;
 pub use remote_collections::{ReadRemotely, RemoteCollections, RemoteRows};

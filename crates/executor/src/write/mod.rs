@@ -12,6 +12,7 @@ mod duplicates;
 mod expire;
 mod find_and_modify;
 mod index_changes;
+mod index_fill;
 mod insert;
 mod locked;
 mod new_records;

@@ -13,8 +13,8 @@ use crate::interrupt::Interrupt;
 use crate::op::OpCtx;
 use crate::pinned_snapshot::PinnedSnapshot;
 use crate::pipeline::aggregate::{AggregateHost, AggregateRequest, Leaf};
+use crate::range_cuts;
 use crate::read::find::{FindPart, ScannedRange};
-use catalog::keyspace;
 use errors::{Error, Result};
 use own_process::COMMAND_STACK_BYTES;
 use own_process::system::{self, GivesWay};
@@ -22,7 +22,7 @@ use query::expr::Vars;
 use query::pipeline::{Part, Parted, Pipeline, over_docs, over_rows};
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -35,85 +35,6 @@ const LEAST_BYTES: u64 = 1 << 20;
 const LEAST_INDEX_BYTES: u64 = 128 << 10;
 /// How often an operation that waits for its threads looks whether it is to end.
 const PAUSE: Duration = Duration::from_millis(10);
-/// A part may be off by this share of itself: finer ranges cost more questions.
-const TOLERANCE: u64 = 32;
-
-/// The threads that operations may have beside their own.
-pub struct QueryThreads {
-    most: AtomicUsize,
-    /// No more are taken than the machine has idle cores.
-    where_idle: AtomicBool,
-    taken: AtomicUsize,
-    /// How many pipelines were divided.
-    divided: AtomicU64,
-}
-
-/// `serverStatus().pandodb.queryThreads`.
-pub struct QueryThreadFigures {
-    /// The threads that one operation may have, its own included.
-    pub limit: usize,
-    /// Those that are taken beside operations' own.
-    pub taken: usize,
-    /// How many pipelines were divided.
-    pub divided: u64,
-}
-
-impl Default for QueryThreads {
-    /// With its own thread an operation has one for each core.
-    fn default() -> QueryThreads {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        QueryThreads {
-            most: AtomicUsize::new(cores - 1),
-            where_idle: AtomicBool::new(true),
-            taken: AtomicUsize::new(0),
-            divided: AtomicU64::new(0),
-        }
-    }
-}
-
-impl QueryThreads {
-    /// One operation may have so many threads, its own included, whatever else the machine does (`--queryThreads`).
-    pub fn limit(&self, threads: usize) {
-        self.most.store(threads.saturating_sub(1), Relaxed);
-        self.where_idle.store(false, Relaxed);
-    }
-
-    pub fn figures(&self) -> QueryThreadFigures {
-        QueryThreadFigures {
-            limit: self.most.load(Relaxed) + 1,
-            taken: self.taken.load(Relaxed),
-            divided: self.divided.load(Relaxed),
-        }
-    }
-
-    /// Takes all that are idle, and none where there are none.
-    fn take(&self) -> Taken<'_> {
-        let most = self.most.load(Relaxed);
-        let idle = match most > 0 && self.where_idle.load(Relaxed) {
-            true => system::idle_cores().unwrap_or(most),
-            false => most,
-        };
-        let mut threads = 0;
-        let all = |taken: usize| {
-            threads = most.saturating_sub(taken).min(idle);
-            Some(taken + threads)
-        };
-        // It always gives a value.
-        let _ = self.taken.fetch_update(Relaxed, Relaxed, all);
-        Taken { of: self, threads }
-    }
-}
-
-struct Taken<'t> {
-    of: &'t QueryThreads,
-    threads: usize,
-}
-
-impl Drop for Taken<'_> {
-    fn drop(&mut self) {
-        self.of.taken.fetch_sub(self.threads, Relaxed);
-    }
-}
 
 /// What a thread runs its part with.
 struct PartTask {
@@ -140,7 +61,7 @@ impl PartTask {
             ctx.killed = self.killed.as_ref();
             ctx.cancelled = Some(&self.ended);
             ctx.disk_use = self.disk_use;
-            ctx.gives_way = true;
+            ctx.give_way();
             ctx.snapshot = self.snapshot;
             let (_, vars) = Interrupt::bind(ctx.stopped_by(), &self.vars);
             let rows = over_rows(Box::new(Leaf(self.rows.open(&ctx, &vars)?)));
@@ -290,93 +211,15 @@ fn cuts(
     let (Some(first), Some(last)) = (range.end(view, false)?, range.end(view, true)?) else {
         return Ok(Vec::new());
     };
-    let from = keyspace::join(range.prefix, &first);
-    let size = |to: &[u8]| {
-        let to = keyspace::join(range.prefix, to);
-        engine.store.approximate_size(&from, &to)
-    };
-    let total = size(&last);
     let least = match range.is_index {
         true => LEAST_INDEX_BYTES,
         false => LEAST_BYTES,
     };
-    if total < least {
-        return Ok(Vec::new());
-    }
-    let mut cuts: Vec<Vec<u8>> = Vec::new();
-    for part in 1..parts {
-        let wanted = total / parts as u64 * part as u64;
-        let tolerance = total / parts as u64 / TOLERANCE;
-        let cut = key_at(&first, &last, wanted, tolerance, &size);
-        let before = cuts.last().unwrap_or(&first);
-        if *before < cut && cut < last {
-            cuts.push(cut);
-        }
-    }
-    Ok(cuts)
-}
-
-/// A key between `first` and `last` up to which the size is about `wanted`: the first eight bytes in which the two differ are
-/// taken for a number.
-fn key_at(
-    first: &[u8],
-    last: &[u8],
-    wanted: u64,
-    tolerance: u64,
-    size: &dyn Fn(&[u8]) -> u64,
-) -> Vec<u8> {
-    let same = first.iter().zip(last).take_while(|(a, b)| a == b).count();
-    let number = |key: &[u8]| {
-        let digits = (0..8).map(|at| key.get(same + at).copied().unwrap_or(0));
-        digits.fold(0, |n, digit| n << 8 | u64::from(digit))
-    };
-    let key = |n: u64| [first.get(..same).unwrap_or_default(), &n.to_be_bytes()].concat();
-    let (mut low, mut high) = (number(first), number(last));
-    while low < high {
-        let middle = low + (high - low) / 2;
-        let found = size(&key(middle));
-        if found.abs_diff(wanted) <= tolerance {
-            return key(middle);
-        }
-        match found < wanted {
-            true => low = middle + 1,
-            false => high = middle,
-        }
-    }
-    key(low)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn keys_are_found_by_size() {
-        // A thousand keys of one size each, most of them close together.
-        let keys: Vec<Vec<u8>> = (0..1000u64)
-            .map(|n| [b"prefix".as_slice(), &(n * n * n).to_be_bytes(), b"tail"].concat())
-            .collect();
-        let (first, last) = (keys[0].clone(), keys[999].clone());
-        let size = |to: &[u8]| keys.iter().filter(|k| k.as_slice() < to).count() as u64;
-        for wanted in [10, 250, 500, 999] {
-            let key = key_at(&first, &last, wanted, 2, &size);
-            assert!(size(&key).abs_diff(wanted) <= 2, "{wanted}: {}", size(&key));
-        }
-        let one = key_at(&first, &first, 500, 2, &size);
-        assert!(one >= first, "there is nothing between");
-    }
-
-    #[test]
-    fn threads_are_taken_where_they_are_idle() {
-        let threads = QueryThreads::default();
-        threads.limit(4);
-        let first = threads.take();
-        assert_eq!((first.threads, threads.take().threads), (3, 0));
-        assert_eq!((threads.figures().limit, threads.figures().taken), (4, 3));
-        drop(first);
-        threads.limit(1);
-        assert_eq!((threads.take().threads, threads.figures().taken), (0, 0));
-        threads.limit(3);
-        assert_eq!(threads.take().threads, 2);
-    }
+    Ok(range_cuts::of_range(
+        engine,
+        range.prefix,
+        (&first, &last),
+        parts,
+        least,
+    ))
 }
