@@ -151,7 +151,7 @@ def test_killed_during_a_build(new_server):
 
         def build():
             try:
-                with server.client(retryWrites=False) as other:
+                with server.client(retryWrites=False, serverSelectionTimeoutMS=500) as other:
                     other.test.things.create_index("a")
             except PyMongoError:
                 pass

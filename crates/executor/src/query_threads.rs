@@ -11,8 +11,10 @@ pub struct QueryThreads {
     /// No more are taken than the machine has idle cores.
     where_idle: AtomicBool,
     taken: AtomicUsize,
-    /// How many pipelines and index builds were divided.
+    /// How many pipelines were divided.
     pub(crate) divided: AtomicU64,
+    /// How many index builds were.
+    pub(crate) builds: AtomicU64,
 }
 
 /// `serverStatus().pandodb.queryThreads`.
@@ -21,8 +23,10 @@ pub struct QueryThreadFigures {
     pub limit: usize,
     /// Those that are taken beside operations' own.
     pub taken: usize,
-    /// How many pipelines and index builds were divided.
+    /// How many pipelines were divided.
     pub divided: u64,
+    /// How many index builds were.
+    pub builds: u64,
 }
 
 impl Default for QueryThreads {
@@ -34,6 +38,7 @@ impl Default for QueryThreads {
             where_idle: AtomicBool::new(true),
             taken: AtomicUsize::new(0),
             divided: AtomicU64::new(0),
+            builds: AtomicU64::new(0),
         }
     }
 }
@@ -50,6 +55,7 @@ impl QueryThreads {
             limit: self.most.load(Relaxed) + 1,
             taken: self.taken.load(Relaxed),
             divided: self.divided.load(Relaxed),
+            builds: self.builds.load(Relaxed),
         }
     }
 

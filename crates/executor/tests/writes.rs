@@ -319,12 +319,12 @@ fn threads_share_a_build() {
         over.store(true, Ordering::Relaxed);
         built.unwrap();
     });
-    assert_eq!(e.query_threads.figures().divided, 1, "one scan for both");
+    assert_eq!(e.query_threads.figures().builds, 1, "one scan for both");
     check(&e);
     // A unique one is built by one thread, and fails as a whole.
     let failed = index(&e, r#"{"a": -1}"#, r#"{"unique": true}"#).unwrap_err();
     assert!(failed.is(Code::DuplicateKey));
-    assert_eq!(e.query_threads.figures().divided, 1);
+    assert_eq!(e.query_threads.figures().builds, 1);
     assert_eq!(e.catalog.get("t.c").unwrap().indexes.len(), 2);
 }
 
@@ -345,7 +345,7 @@ fn a_build_of_several_threads_ends_whole() {
     insert(&e, &[r#"{"_id": 20000, "a": [1], "t": [2]}"#]);
     let failed = index(&e, r#"{"a": 1, "t": 1}"#, "{}").unwrap_err();
     assert!(failed.is(Code::CannotIndexParallelArrays), "{failed:?}");
-    assert_eq!(e.query_threads.figures().divided, 1);
+    assert_eq!(e.query_threads.figures().builds, 1);
     assert!(e.catalog.get("t.c").unwrap().indexes.is_empty());
     let killed = Arc::new(std::sync::atomic::AtomicBool::new(true));
     let mut ctx = OpCtx::worker(&e);

@@ -44,7 +44,12 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     {
         return on_time_series(cx, &ns, &series, &specs);
     }
-    let (before, new) = missing(&ns, existing.as_deref(), &specs)?;
+    let (mut before, mut new) = missing(&ns, existing.as_deref(), &specs)?;
+    let names: Vec<&str> = specs.iter().map(IndexSpec::name).collect();
+    if cx.op.transaction.is_none() && executor::build::await_builds(&mut cx.op, &ns, &names)? {
+        // A build that has failed took its index with it.
+        (before, new) = missing(&ns, catalog.get(&ns).as_deref(), &specs)?;
+    }
     let n = new.len();
     if cx.op.transaction.is_some() {
         create_in_transaction(cx, &ns, &new)?;

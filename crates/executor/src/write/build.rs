@@ -38,6 +38,22 @@ pub fn create_indexes(ctx: &mut OpCtx, ns: &str, new: &[NewIndex]) -> Result<()>
     })
 }
 
+/// Waits while others build indexes of these names; whether there were any.
+pub fn await_builds(ctx: &mut OpCtx, ns: &str, names: &[&str]) -> Result<bool> {
+    let mut waited = false;
+    let engine = ctx.engine.clone();
+    let is_awaited = |i: &Arc<Index>| i.state == IndexState::Building && names.contains(&i.name());
+    while engine
+        .catalog
+        .get(ns)
+        .is_some_and(|c| c.indexes.iter().any(is_awaited))
+    {
+        waited = true;
+        ctx.let_others()?;
+    }
+    Ok(waited)
+}
+
 /// Rebuilds an index and waits until it is ready. An index that cannot be rebuilt is dropped.
 pub fn rebuild_index(ctx: &mut OpCtx, ns: &str, name: &str) -> Result<()> {
     ctx.need_worker()?;

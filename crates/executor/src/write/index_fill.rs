@@ -177,7 +177,7 @@ impl IndexFill<'_> {
     /// the build goes on with those that it has.
     fn share(&self, ctx: &mut OpCtx, parts: &Parts, threads: usize) {
         let engine = ctx.engine.clone();
-        engine.query_threads.divided.fetch_add(1, Relaxed);
+        engine.query_threads.builds.fetch_add(1, Relaxed);
         let (deadline, killed, cancelled) = (ctx.deadline, ctx.killed, ctx.cancelled);
         let help = || {
             engine.operation_memory.clone().within(|| {
