@@ -161,7 +161,8 @@ def test_killed_during_a_build(new_server):
         until("it builds", lambda: builds(client))
         server.kill()
         thread.join()
-    server.start()
+        # A client that leaves first waits for a server to end its sessions at.
+        server.start()
     with server.client() as client:
         things = client.test.things
         assert things.count_documents({}) == 60_000

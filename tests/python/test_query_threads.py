@@ -182,7 +182,7 @@ def test_a_build_of_several_threads_goes_on_after_a_kill(tmp_path):
             assert divided(client.built)["dividedBuilds"] == 1, "one scan for all"
             server.kill()
             building.join()
-        server.start()
+            server.start()
         with server.client() as client:
             coll = client.built.docs
             coll.insert_one({"_id": -1, "a": 1, "b": 1, "tags": [1]})
