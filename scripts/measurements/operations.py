@@ -1,6 +1,6 @@
-"""Instructions that the server spends on an operation, by room: a point read, an update, an insert and a batch.
+"""Instructions that the server spends on an operation, by room: a point read, an update, an insert, a batch and a delete.
 
-    scripts/measure.py operations PANDO [OPERATIONS, 500] [--functions N] [--long-ids] [--engine-options …]
+    scripts/measure.py operations PANDO [OPERATIONS, 500, at most 1,000] [--functions N] [--long-ids] [--engine-options …]
 
 Needs valgrind; PANDO is built with optimization (`cargo build --profile profiling`).
 Each count is the difference of a server's whole life with and without the operations, its last
@@ -59,6 +59,11 @@ def batch(coll, n):
         coll.insert_many([document(DOCUMENTS + i) for i in range(first, first + BATCH)])
 
 
+def delete(coll, n):
+    for i in range(n):
+        coll.delete_one({"_id": id_of(i)})
+
+
 def nothing(_coll, _n):
     pass
 
@@ -100,7 +105,7 @@ def main(given):
     arguments.add_argument("--engine-options", default="")
     a = arguments.parse_args(given)
     idle = count(nothing, 0, a.engine_options)
-    for work in (read, update, insert, batch):
+    for work in (read, update, insert, batch, delete):
         costs = count(work, a.operations, a.engine_options)
         costs.subtract(idle)
         rooms = collections.Counter()
