@@ -371,3 +371,22 @@ def test_nothing_runs_before_login(locked, root):
             assert not may(stranger, command), command
     assert let_through == BEFORE_LOGIN
     assert root.shop.c.find_one() == {"_id": 1}
+
+
+def test_a_pipeline_within_another_tells_no_more_than_alone(locked, root):
+    """One of no collection may only bring its documents along: no right is asked for what else it would tell."""
+    root.admin.command("createUser", "curious", pwd="p", roles=[])
+    root.t.things.insert_one({})
+    with locked.client(username="curious", password="p", authSource="admin") as client:
+        for stage in ("$currentOp", "$listLocalSessions"):
+            told = {stage: {"allUsers": True}}
+            with refuses(13):
+                list(client.admin.aggregate([told]))
+            for pipeline in ([told], [told, {"$documents": []}], [told, {"$limit": 1}]):
+                for outer in ({"$unionWith": {"pipeline": pipeline}}, {"$lookup": {"pipeline": pipeline, "as": "told"}}):
+                    with refuses(9):
+                        list(client.admin.aggregate([{"$documents": [{}]}, outer]))
+        with refuses(9, containing="must have a pipeline with $documents as first stage"):
+            list(client.admin.aggregate([{"$documents": [{}]}, {"$unionWith": {"pipeline": []}}]))
+        brought = {"$unionWith": {"pipeline": [{"$documents": [{"a": 2}]}]}}
+        assert list(client.admin.aggregate([{"$documents": [{"a": 1}]}, brought])) == [{"a": 1}, {"a": 2}]

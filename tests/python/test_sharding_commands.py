@@ -103,6 +103,60 @@ def test_arguments_are_checked(coll):
     db.command("killCursors", "c", cursors=[opened])
 
 
+def test_a_wrong_type_is_none_of_the_routers_guesses(cluster, coll):
+    """What shards see changed the router has to have understood: no filter is all documents, no limit is all of them."""
+    db = coll.database
+    wrong = [
+        (14, {"find": "c", "skip": "x"}),
+        (2, {"find": "c", "skip": -1}),
+        (14, {"find": "c", "limit": [1]}),
+        (2, {"find": "c", "limit": -1}),
+        (14, {"find": "c", "batchSize": "x"}),
+        (14, {"find": "c", "singleBatch": "x"}),
+        (14, {"find": "c", "projection": 1}),
+        (14, {"count": "c", "skip": "x"}),
+        (2, {"count": "c", "skip": -1}),
+        (2, {"count": "c", "limit": "x"}),
+        (9, {"count": "c", "limit": 2.5}),
+        (14, {"distinct": "c", "key": "g", "query": 1}),
+        (14, {"findAndModify": "c", "query": "x", "remove": True}),
+        (14, {"findAndModify": "c", "query": 1, "update": {"$set": {"g": 9}}}),
+        (14, {"findAndModify": "c", "query": {}, "remove": "x"}),
+        (9, {"findAndModify": "c", "query": {}, "remove": True, "upsert": True}),
+        (14, {"aggregate": "c", "pipeline": {}, "cursor": {}}),
+        (14, {"aggregate": "c", "pipeline": [1], "cursor": {}}),
+        (14, {"insert": "c", "documents": {"_id": 1000}}),
+        (14, {"insert": "c", "documents": [{"_id": 1000, "n": 1000}, 1]}),
+        (40414, {"insert": "c"}),
+        (14, {"update": "c", "updates": [1]}),
+        (14, {"delete": "c", "deletes": "x"}),
+        (40414, {"delete": "c", "deletes": None}),
+        (9, {"findAndModify": "c", "query": {}, "update": 1}),
+    ]
+    with cluster.routers[0].wire() as wire:
+        for code, command in wrong:
+            reply = wire.command({**command, "$db": db.name})
+            assert reply["ok"] == 0 and reply["code"] == code, (command, reply)
+    assert coll.count_documents({}) == 100 and coll.count_documents({"g": 9}) == 0
+    # Numbers are cut off, as at a server.
+    assert len(db.command("find", "c", skip=2.5, limit=3.5)["cursor"]["firstBatch"]) == 3
+    assert db.command("count", "c", skip=2.5)["n"] == 98 and db.command("count", "c", skip=1e30)["n"] == 0
+    assert db.command("count", "c", skip=90, limit=-20)["n"] == 10
+    opened = db.command("find", "c", batchSize=2.5)["cursor"]
+    assert len(opened["firstBatch"]) == 2
+    db.command("killCursors", "c", cursors=[opened["id"]])
+
+
+def test_an_aggregate_with_explain_is_shown_and_not_run(coll):
+    db = coll.database
+    for pipeline in ([{"$match": {"n": 1}}], [{"$group": {"_id": "$g"}}], [{"$lookup": {"from": "c", "as": "x", "pipeline": []}}]):
+        for name in ("c", "not_there"):
+            shown = db.command("aggregate", name, pipeline=pipeline, explain=True)
+            assert "cursor" not in shown and ({"shards", "queryPlanner", "stages"} & set(shown)), shown
+    with refuses(14):
+        db.command("aggregate", "c", pipeline=1, explain=True)
+
+
 def test_arguments_that_no_shard_sees_are_checked(db):
     db.c.insert_one({"_id": 1})
     admin = db.client.admin
@@ -167,6 +221,26 @@ def test_what_routers_answer_as_servers_do(db):
     assert nowhere.command("planCacheClear", "c")["ok"] == 1
     with refuses(27):
         nowhere.command("setIndexCommitQuorum", "c", indexNames=["a"], commitQuorum=1)
+    assert nowhere.command("collStats", "c", scale=1024)["scaleFactor"] == 1024
+    assert nowhere.command("planCacheListFilters", "c")["filters"] == []
+    for code, command in [
+        (2, {"collStats": "c", "scale": 0}),
+        (40415, {"collStats": "c", "nope": 1}),
+        (73, {"dataSize": "c"}),
+        (40415, {"dataSize": "is_not_there.c", "nope": 1}),
+        (26, {"validate": "c"}),
+        (72, {"validate": "c", "full": True, "background": True}),
+        (2, {"planCacheSetFilter": "c", "query": {}, "indexes": []}),
+        (2, {"planCacheSetFilter": "c", "query": {}, "indexes": ["a"]}),
+        (40414, {"setIndexCommitQuorum": "c", "commitQuorum": 1}),
+        (26, {"compactStructuredEncryptionData": "c", "compactionTokens": {}}),
+        (40414, {"cleanupStructuredEncryptionData": "c"}),
+        (2, {"explain": {"find": "c", "filter": {"$nope": 1}}}),
+        (17276, {"explain": {"find": "c", "filter": {"$expr": "$$nope"}}}),
+    ]:
+        with pytest.raises(OperationFailure) as refused:
+            nowhere.command(command)
+        assert refused.value.code == code, (command, refused.value)
 
 
 @pytest.mark.parametrize("name", ["a.b.c", "with space", "äö.☃"])

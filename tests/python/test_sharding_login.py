@@ -1,5 +1,7 @@
 """Logging in at a router: users and roles of the configuration set, members by their key or certificates."""
 
+import hashlib
+import itertools
 import json
 import subprocess
 import threading
@@ -257,6 +259,98 @@ def test_sessions_and_cursors_are_their_users(cluster, root):
             client.shop.plain.insert_one({"by": person["username"]}, session=session)
     assert root.shop.plain.count_documents({"by": {"$in": ["carol", "dave"]}}) == 2
     coll.drop()
+
+
+def test_a_command_is_of_the_database_that_it_was_checked_for(cluster, root):
+    root.open.things.insert_one({"_id": 1})
+    root.closed.things.insert_one({"_id": 2})
+    root.closed.create_collection("shown", viewOn="things", pipeline=[{"$match": {"hidden": 7}}])
+    user(root, "neighbour", {"role": "readWrite", "db": "open"})
+    with cluster.routers[0].wire() as wire:
+        log_in(wire, "neighbour", "pencil", "admin")
+        # Old drivers name the database beside the command: it does not name another.
+        for command in (
+            {"find": "things"},
+            {"count": "things"},
+            {"aggregate": "things", "pipeline": [], "cursor": {}},
+            {"listCollections": 1},
+            {"insert": "things", "documents": [{"_id": 3}]},
+            {"delete": "things", "deletes": [{"q": {}, "limit": 0}]},
+            {"drop": "things"},
+            {"explain": {"find": "things"}},
+            {"collStats": "things"},
+        ):
+            assert wire.query("open.$cmd", {**command, "$db": "open"})["ok"] == 1 or "drop" in command
+            expect_error(wire.query("open.$cmd", {**command, "$db": "closed"}), 73)
+        # Nor does what is explained.
+        for explained in ({"find": "shown"}, {"aggregate": "shown", "pipeline": [], "cursor": {}}, {"count": "nowhere"}):
+            for inner in ({**explained, "$db": "closed"}, {"$db": "closed", **explained}):
+                reply = wire.command({"explain": inner, "$db": "open"})
+                assert reply["ok"] == 0 and "hidden" not in str(reply)
+            reply = wire.command({"explain": {**explained, "$db": "closed"}, "$db": "open"})
+            expect_error(reply, 73)
+            assert "Mismatched $db in explain command. Expected open but got closed" in reply["errmsg"]
+        assert wire.command({"explain": {"find": "things", "$db": "open"}, "$db": "open"})["ok"] == 1
+    assert list(root.closed.things.find()) == [{"_id": 2}]
+
+
+def test_sessions_are_ended_under_the_users_name_on_shards_too(cluster, root):
+    coll = sharded(root, "kept")
+    user(root, "one", {"role": "readWrite", "db": "shop"})
+    user(root, "two", {"role": "readWrite", "db": "shop"})
+    lsid = {"id": bson.Binary(b"k" * 16, 4)}
+    uid = bson.Binary(hashlib.sha256(b"one@admin").digest(), 0)
+    number = itertools.count(1)
+
+    def begun(wire):
+        statement = {"insert": "kept", "documents": [{"k": 10}, {"k": 60}], "$db": "shop"}
+        within = {"lsid": lsid, "txnNumber": bson.Int64(next(number)), "autocommit": False}
+        assert wire.command({**statement, **within, "startTransaction": True})["n"] == 2
+        return within
+
+    def goes_on(wire, within):
+        return wire.command({"find": "kept", "filter": {"k": 10}, "$db": "shop", **within})["ok"] == 1
+
+    def open_on_shards():
+        return [direct_status(name)["transactions"]["currentOpen"] for name in cluster.shards]
+
+    def direct_status(name):
+        with cluster.shards[name].wire() as direct:
+            log_in(direct, "__system", KEY, "local")
+            return direct.command({"serverStatus": 1, "$db": "admin"})
+
+    with cluster.routers[0].wire() as one, cluster.routers[0].wire() as two, cluster.routers[0].wire() as stranger:
+        log_in(one, "one", "pencil", "admin")
+        log_in(two, "two", "pencil", "admin")
+        within = begun(one)
+        # A session of the same id is another one for another user, and without a login none is ended.
+        for end in ({"endSessions": [lsid]}, {"killSessions": [lsid]}, {"killSessions": []}):
+            assert two.command({**end, "$db": "admin"})["ok"] == 1
+            expect_error(stranger.command({**end, "$db": "admin"}), 13)
+        for end in ({"endSessions": [{**lsid, "uid": uid}]}, {"killSessions": [{**lsid, "uid": uid}]}, {"killAllSessions": []}):
+            expect_error(two.command({**end, "$db": "admin"}), 13)
+        assert goes_on(one, within)
+        for end in ({"endSessions": [lsid]}, {"killSessions": [lsid]}, {"killSessions": []}):
+            assert one.command({**end, "$db": "admin"})["ok"] == 1
+            until("shards have ended it", lambda: open_on_shards() == [0, 0])
+            within = begun(one)
+        # An operator ends others' by whatever names them.
+        for end in (
+            {"killSessions": [{**lsid, "uid": uid}]},
+            {"killAllSessions": [{"user": "one", "db": "admin"}]},
+            {"killAllSessionsByPattern": [{"lsid": {**lsid, "uid": uid}}]},
+            {"killAllSessionsByPattern": [{"uid": uid}]},
+            {"killAllSessionsByPattern": [{"users": [{"user": "one", "db": "admin"}]}]},
+        ):
+            root.admin.command(end)
+            until("shards have ended it", lambda: open_on_shards() == [0, 0])
+            within = begun(one)
+        # A pattern that names no session ends none.
+        root.admin.command({"killAllSessionsByPattern": [{}]})
+        assert goes_on(one, within) and open_on_shards() == [1, 1]
+        root.admin.command({"killAllSessions": []})
+        until("shards have ended it", lambda: open_on_shards() == [0, 0])
+    assert coll.count_documents({}) == 100
 
 
 def test_operations_of_others(cluster, root):

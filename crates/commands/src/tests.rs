@@ -2,7 +2,8 @@
 
 use crate::{Commands, Connection, Local};
 use bson::{Doc, DocBuf, Val, json};
-use service::config::{ClusterRole, Topology};
+use front::{Args, ParsedCommand, specification};
+use service::config::{ClusterRole, SecurityOptions, Topology};
 use service::{Address, Client, Control, Mode, Outcome, Request, ServerConfig, Service};
 use std::sync::Arc;
 use storage::{Store, StoreOptions};
@@ -705,15 +706,140 @@ fn a_router_checks_reads_of_what_is_not_there() {
         body.extend(json::parse(command).unwrap().as_doc())
             .str("$db", "nowhere");
         let body = body.finish();
-        let checked = s.commands.check_over_nothing(&Request::own(body.as_doc()));
+        let request = Request::own(body.as_doc());
+        let checked = s.commands.check_over_nothing(&args_of(&request));
         let code = checked.map_or_else(|e| e.code.0, |()| 0);
         assert_eq!(code, wanted, "{command}");
     }
 }
 
+/// What a router's door makes of a command.
+fn args_of<'r>(request: &Request<'r>) -> Args<'r> {
+    let known = specification::lookup(request.command()).unwrap();
+    ParsedCommand::of(known, request).unwrap().args
+}
+
+/// A router says of a collection that is nowhere what a server says of one that it has not.
+#[test]
+fn a_router_says_of_nothing_what_a_server_says() {
+    let s = Server::new();
+    for command in [
+        r#"{"collStats":"c"}"#,
+        r#"{"collstats":"c","scale":7}"#,
+        r#"{"collStats":"c","scale":0}"#,
+        r#"{"collStats":"c","no":1}"#,
+        r#"{"collStats":1}"#,
+        r#"{"dataSize":"nowhere.c"}"#,
+        r#"{"dataSize":"nowhere.c","estimate":true}"#,
+        r#"{"dataSize":"c"}"#,
+        r#"{"dataSize":"nowhere.c","min":1}"#,
+        r#"{"validate":"c"}"#,
+        r#"{"validate":"c","full":true,"background":true}"#,
+        r#"{"validate":"c","repair":"x"}"#,
+        r#"{"planCacheClear":"c"}"#,
+        r#"{"planCacheClear":""}"#,
+        r#"{"planCacheClearFilters":"c","query":1}"#,
+        r#"{"planCacheListFilters":"c"}"#,
+        r#"{"planCacheSetFilter":"c"}"#,
+        r#"{"planCacheSetFilter":"c","indexes":[{}]}"#,
+        r#"{"planCacheSetFilter":"c","indexes":["a"]}"#,
+        r#"{"setIndexCommitQuorum":"c"}"#,
+        r#"{"setIndexCommitQuorum":"c","indexNames":["a"],"commitQuorum":1}"#,
+        r#"{"setIndexCommitQuorum":"c","indexNames":[1],"commitQuorum":1}"#,
+        r#"{"compactStructuredEncryptionData":"c","compactionTokens":{}}"#,
+        r#"{"cleanupStructuredEncryptionData":"c"}"#,
+    ] {
+        let mut body = bson::Writer::new();
+        body.extend(json::parse(command).unwrap().as_doc())
+            .str("$db", "nowhere");
+        let body = body.finish();
+        let request = Request::own(body.as_doc());
+        let told = s.commands.reply_about_nothing(&args_of(&request));
+        let told = told.unwrap_or_else(|e| {
+            let mut out = Vec::new();
+            service::write_error(&e, &mut out);
+            DocBuf::from_vec(out).unwrap()
+        });
+        let shown = |d: &DocBuf| {
+            let mut w = bson::Writer::new();
+            for e in d.as_doc().iter().filter(|e| e.name != "millis") {
+                w.val(e.name, e.val);
+            }
+            bson::shell::doc(w.finish().as_doc())
+        };
+        let of_server = s.commands.run_own(None, body.as_doc()).unwrap();
+        assert_eq!(shown(&told), shown(&of_server), "{command}");
+    }
+}
+
+/// A part of a router's command runs for whoever has sent it.
+#[test]
+fn what_a_router_runs_of_a_command_runs_for_its_user() {
+    use crate::{Step, Whose};
+    let s = Server::with(ServerConfig {
+        role: ClusterRole::Router,
+        security: SecurityOptions {
+            authorization: true,
+            ..SecurityOptions::default()
+        },
+        ..ServerConfig::default()
+    });
+    let other = r#"{"id":{"$binary":{"base64":"AAAAAAAAAAAAAAAAAAAAAA==","subType":"04"}},"uid":{"$binary":{"base64":"AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=","subType":"00"}}}"#;
+    let run = |by: Whose, command: &str| {
+        let body = json::parse(command).unwrap();
+        let request = Request::own(body.as_doc());
+        let step = Step {
+            request: &request,
+            args: args_of(&request),
+            by,
+            time: None,
+        };
+        let ran = match request.command() {
+            "endSessions" => s.commands.end_sessions(&step).map(|ran| ran.1.len()),
+            "killOp" => s.commands.kill_op(&step).map(|_| 0),
+            _ => s.commands.kill_sessions(&step).map(|ran| {
+                let command = ran.1.command();
+                let list = command
+                    .as_ref()
+                    .and_then(|c| c.as_doc().first()?.val.as_array());
+                list.map_or(usize::MAX, Doc::count)
+            }),
+        };
+        ran.map_err(|e| e.code.0)
+    };
+    let end = format!(r#"{{"endSessions":[{other}],"$db":"admin"}}"#);
+    let kill = format!(r#"{{"killSessions":[{other}],"$db":"admin"}}"#);
+    let by_pattern =
+        format!(r#"{{"killAllSessionsByPattern":[{{"lsid":{other}}}],"$db":"admin"}}"#);
+    // A client that is not logged in has no rights, and the router by itself has all.
+    for command in [&end, &kill, &by_pattern] {
+        assert_eq!(run(Whose::Client(None), command), Err(13), "{command}");
+        assert_eq!(run(Whose::Router, command), Ok(1), "{command}");
+    }
+    for (command, wanted) in [
+        // All, and then none: shards are told of none.
+        (r#"{"killAllSessions":[],"$db":"admin"}"#, Ok(0)),
+        (
+            r#"{"killAllSessionsByPattern":[{}],"$db":"admin"}"#,
+            Ok(usize::MAX),
+        ),
+        (
+            r#"{"killAllSessions":[null],"$db":"admin"}"#,
+            Ok(usize::MAX),
+        ),
+        (r#"{"killSessions":[],"$db":"admin"}"#, Ok(1)),
+        (r#"{"killSessions":[{"id":1}],"$db":"admin"}"#, Err(14)),
+        (r#"{"endSessions":{},"$db":"admin"}"#, Err(14)),
+        (r#"{"killOp":1,"$db":"admin"}"#, Err(4)),
+        (r#"{"killOp":1,"op":77,"$db":"admin"}"#, Ok(0)),
+    ] {
+        assert_eq!(run(Whose::Router, command), wanted, "{command}");
+    }
+}
+
 mod pipelines_of_routers {
     use super::*;
-    use crate::{RemoteCollections, RemoteRows, RouterCursor, RouterPipeline, Step};
+    use crate::{RemoteCollections, RemoteRows, RouterCursor, RouterPipeline, Step, Whose};
     use bson::Writer;
     use errors::{Error, Fallible};
     use query::path::FieldPath;
@@ -833,7 +959,8 @@ mod pipelines_of_routers {
             let request = Request::own(body.as_doc());
             let step = Step {
                 request: &request,
-                user: None,
+                args: args_of(&request),
+                by: Whose::Router,
                 time,
             };
             let pipeline = RouterPipeline {
@@ -862,7 +989,8 @@ mod pipelines_of_routers {
             let request = Request::own(body.as_doc());
             let step = Step {
                 request: &request,
-                user: None,
+                args: args_of(&request),
+                by: Whose::Router,
                 time: None,
             };
             let from = self.kept.as_mut().unwrap();

@@ -30,6 +30,8 @@ pub struct Generic<'a> {
     pub api: Api,
     /// A secondary may answer.
     pub secondary_ok: bool,
+    /// `$readPreference`, a document.
+    pub read_preference: Option<Val<'a>>,
     /// The write is a part of the move of a range between shards.
     pub from_migrate: bool,
     /// Whose write it is may write while users' writes are blocked.
@@ -132,6 +134,18 @@ fn check_cluster_time(command: &str, e: Elem<'_>) -> Result<()> {
     }
 }
 
+/// Fails where an explained command names another database than the one that explains it: rights are
+/// looked at for that one.
+pub fn check_explained_db(explained: Doc<'_>, db: &str) -> Result<()> {
+    match explained.get("$db").and_then(Val::as_str) {
+        Some(named) if named != db => bail!(
+            InvalidNamespace,
+            "Mismatched $db in explain command. Expected {db} but got {named}"
+        ),
+        _ => Ok(()),
+    }
+}
+
 /// Whether a generic argument is known and has no effect here.
 fn is_ignored(name: &str) -> bool {
     matches!(
@@ -193,6 +207,15 @@ fn check_read_preference(v: Val<'_>) -> Result<()> {
 }
 
 impl<'a> Generic<'a> {
+    /// Of a command whose own fields others read.
+    pub fn parse(command: &str, body: Doc<'a>) -> Result<Generic<'a>> {
+        let mut generic = Generic::default();
+        for e in body.iter().skip(1) {
+            generic.read(command, e)?;
+        }
+        Ok(generic)
+    }
+
     /// Reads one field; false when it is not generic.
     fn read(&mut self, command: &str, e: Elem<'a>) -> Result<bool> {
         let v = e.val;
@@ -220,6 +243,7 @@ impl<'a> Generic<'a> {
             }
             "$readPreference" => {
                 check_read_preference(v)?;
+                self.read_preference = Some(v);
                 let mode = v
                     .as_doc()
                     .and_then(|d| d.get("mode"))
@@ -235,8 +259,8 @@ impl<'a> Generic<'a> {
 }
 
 impl<'a> Args<'a> {
-    /// Separates the body into the command's fields and the generic ones. `db` is the message's,
-    /// when the body has none.
+    /// Separates the body into the command's fields and the generic ones. `db` is what stands beside
+    /// the body, in its message or in the command that it is within: the body may not name another.
     pub fn parse(command: &'static str, body: Doc<'a>, db: Option<&'a str>) -> Result<Args<'a>> {
         let mut args = Args {
             command,
@@ -253,7 +277,13 @@ impl<'a> Args<'a> {
         for e in it {
             if e.name == "$db" {
                 match e.val.as_str() {
-                    Some(s) => found_db = found_db.or(Some(s)),
+                    // What is checked for one database must not be read as one for another.
+                    Some(s) if db.is_some_and(|db| db != s) => bail!(
+                        InvalidNamespace,
+                        "Mismatched $db in command {command}. Expected {} but got {s}",
+                        db.unwrap_or_default()
+                    ),
+                    Some(s) => found_db = Some(s),
                     None => bail!(
                         TypeMismatch,
                         "BSON field '$db' is the wrong type '{}', expected type 'string'",
@@ -350,6 +380,19 @@ mod tests {
             ),
             (Some([3; 16]), 5, Some(7))
         );
+    }
+
+    /// Otherwise a user of one database would have its command run on another.
+    #[test]
+    fn the_database_beside_a_command_is_its_own() {
+        let named = doc! { "find": "c", "$db": "a" };
+        let parse = |db| Args::parse("find", named.as_doc(), db).map(|a| a.db);
+        assert_eq!(parse(None).unwrap(), "a");
+        assert_eq!(parse(Some("a")).unwrap(), "a");
+        assert_eq!(parse(Some("b")).unwrap_err().into_error().code.0, 73);
+        let unnamed = doc! { "find": "c" };
+        let parsed = Args::parse("find", unnamed.as_doc(), Some("b")).unwrap();
+        assert_eq!(parsed.db, "b");
     }
 
     #[test]

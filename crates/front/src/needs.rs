@@ -2,7 +2,7 @@
 //!
 //! A user that creates or changes users and roles must have the right to grant what they get.
 
-use crate::args::Args;
+use crate::args::{Args, check_explained_db};
 use crate::bulk_write::Addressed;
 use crate::check::Check;
 use crate::map_reduce::Out;
@@ -250,6 +250,7 @@ pub fn explain(check: &Check<'_, '_>) -> Result<bool> {
         return Ok(true);
     };
     idl::unique(command.name, inner)?;
+    check_explained_db(inner, check.args.db)?;
     let args = Args::parse(command.name, inner, Some(check.args.db))?;
     Check {
         subject: check.subject,

@@ -2,6 +2,7 @@
 
 use crate::args::{Args, Generic};
 use crate::specification::Specification;
+use bson::{Elem, Val};
 use errors::Result;
 use service::Request;
 
@@ -24,25 +25,40 @@ impl<'r> ParsedCommand<'r> {
         })
     }
 
-    /// What all commands have of it.
-    pub fn common(&self) -> FromClient<'r> {
+    /// The command, for those who go on with it.
+    pub fn from_client(&self) -> FromClient<'_> {
         FromClient {
             specification: self.specification,
             db: self.args.db,
             generic: self.args.generic,
+            first: self.args.first,
+            fields: &self.args.fields,
         }
     }
 }
 
-/// What all commands have of a client's command.
+/// A client's command as it was parsed: what all commands have of it by name, and its own fields.
 #[derive(Clone, Copy)]
 pub struct FromClient<'r> {
     pub specification: &'static Specification,
     pub db: &'r str,
     pub generic: Generic<'r>,
+    first: Val<'r>,
+    fields: &'r [Elem<'r>],
 }
 
-impl FromClient<'_> {
+impl<'r> FromClient<'r> {
+    /// Its arguments, for the function of a command that takes them.
+    pub fn args(&self) -> Args<'r> {
+        Args {
+            command: self.specification.name,
+            first: self.first,
+            db: self.db,
+            fields: self.fields.into(),
+            generic: self.generic,
+        }
+    }
+
     /// Whether it is a statement of a transaction, or ends one.
     pub fn in_transaction(&self) -> bool {
         self.generic.autocommit == Some(false)

@@ -3,7 +3,7 @@
 
 use crate::ddl::rename;
 use crate::listing::{lists, operations, stats};
-use crate::reads::{aggregate, cursors, explain, file_md5, find, map_reduce, schema, search};
+use crate::reads::{cursors, explain, file_md5, find, map_reduce, schema, search};
 use crate::request::{RoutedCommand, ShardHints};
 use crate::state::{Handler, Router};
 use crate::transactions::snapshot;
@@ -19,6 +19,7 @@ use cluster_view::{Failure, Outcome as Routed, operation_time};
 use commands::{Connection, LoggedIn};
 use errors::{Code, bail, err};
 use front::ParsedCommand;
+use front::args::Generic;
 use service::{Client, Request};
 use std::sync::Arc;
 use std::time::Instant;
@@ -33,7 +34,7 @@ pub(crate) fn handler(name: &str) -> Option<Handler> {
         "insert" | "update" | "delete" => write::run,
         "getMore" => cursors::get_more,
         "findAndModify" | "findandmodify" => find_and_modify::find_and_modify,
-        "aggregate" => aggregate::run,
+        "aggregate" => explain::aggregate,
         "count" => find::count,
         "distinct" => find::distinct,
         "killCursors" => cursors::kill,
@@ -154,9 +155,11 @@ impl Router {
             body: body.as_ref().map_or(request.body, DocBuf::as_doc),
             ..*request
         };
-        let command = RoutedCommand::of_client(user, parsed.common(), &request);
+        let command =
+            RoutedCommand::of_client(user, parsed.from_client(), &request, body.is_some());
         let since = request.resumed.map_or_else(Instant::now, |r| r.since);
-        let end = operation_time::end_of(request.body, since);
+        let most = parsed.args.generic.max_time_ms;
+        let end = operation_time::end_of(request.command(), most, since);
         let stops = operation_time::may_stop(request.command());
         let asked = |_: Option<Instant>| {
             let check = || {
@@ -203,7 +206,7 @@ impl Router {
             )
             .into());
         }
-        if let Some(given) = command.field("$readPreference") {
+        if let Some(given) = command.generic.read_preference {
             let preference = ReadPreference::parse(given)?;
             if command.in_transaction() && preference.mode != read_preference::Mode::Primary {
                 return Err(err!(
@@ -258,9 +261,15 @@ impl Router {
             body: body.as_doc(),
             ..*command.request
         };
+        let generic = Generic {
+            read_concern: request.body.get("readConcern"),
+            read_preference: None,
+            ..command.generic
+        };
         let command = RoutedCommand {
             body: request.body,
             request: &request,
+            generic,
             user: command.user.clone(),
             hints: command.hints.clone(),
             ..*command
@@ -280,9 +289,11 @@ impl Router {
         parsed: &ParsedCommand<'_>,
     ) -> Routed<RoutedCommand<'a>> {
         let user = command.user.as_deref();
-        let bypasses =
-            self.local
-                .passes_write_block(user, parsed.common(), parsed.args.field("pipeline"))?;
+        let bypasses = self.local.passes_write_block(
+            user,
+            parsed.from_client(),
+            parsed.args.field("pipeline"),
+        )?;
         let explained = command.document("explain");
         let query = explained.unwrap_or(command.body);
         let is_query = |e: Elem<'_>| matches!(e.name, "find" | "aggregate" | "distinct");

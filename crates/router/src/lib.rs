@@ -38,7 +38,6 @@ mod merge;
 mod post_merge_projection;
 mod reads;
 mod request;
-mod scratch;
 mod service;
 mod state;
 mod targeting;

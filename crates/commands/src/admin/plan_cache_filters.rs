@@ -3,9 +3,10 @@
 
 use crate::request::collation;
 use crate::request::{CommandContext, Done};
-use bson::{Doc, Val};
+use bson::{Doc, Val, Value, Writer};
 use catalog::{Collection, IndexFilter, QueryShape};
-use errors::{Result, bail};
+use errors::{Error, Result, bail, err};
+use front::Args;
 use query::expr::ParseEnv;
 use query::filter::Filter;
 use query::projection::Projection;
@@ -79,9 +80,9 @@ fn shape(cx: &CommandContext<'_, '_>, coll: &Collection) -> Result<Option<QueryS
     Ok(Some(QueryShape::new(&filter, sort, projection, collation)))
 }
 
-pub fn set(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
-    let coll = collection(cx)?;
-    let Some(v) = field(cx, "indexes") else {
+/// The indexes that a filter leaves.
+fn indexes(args: &Args<'_>) -> Result<Vec<Value>> {
+    let Some(v) = args.field("indexes") else {
         bail!(BadValue, "required field indexes missing");
     };
     let Some(list) = v.as_array() else {
@@ -103,8 +104,32 @@ pub fn set(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
             "required field indexes must contain at least one index"
         );
     }
+    Ok(indexes)
+}
+
+fn no_collection() -> Error {
+    err!(BadValue, "no such collection")
+}
+
+/// The reply about a collection that is not there, of whichever of the commands it is.
+pub fn write_absent(args: &Args<'_>, w: &mut Writer) -> Result<()> {
+    args.namespace()?;
+    match args.command {
+        "planCacheSetFilter" => {
+            indexes(args)?;
+            return Err(no_collection().into());
+        }
+        "planCacheListFilters" => list_of(w, None),
+        _ => {}
+    }
+    Ok(())
+}
+
+pub fn set(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
+    let coll = collection(cx)?;
+    let indexes = indexes(&cx.args)?;
     let Some(coll) = coll else {
-        bail!(BadValue, "no such collection");
+        return Err(no_collection().into());
     };
     let Some(shape) = shape(cx, &coll)? else {
         bail!(BadValue, "required field query missing");
@@ -120,23 +145,27 @@ pub fn set(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
 
 pub fn list(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let coll = collection(cx)?;
-    cx.w.open_array("filters");
+    list_of(&mut cx.w, coll.as_deref());
+    Ok(Done::Reply)
+}
+
+fn list_of(w: &mut Writer, coll: Option<&Collection>) {
+    w.open_array("filters");
     for f in coll.map(|c| c.index_filters.list()).unwrap_or_default() {
-        cx.w.open_doc("")
+        w.open_doc("")
             .doc("query", f.query.as_doc())
             .doc("sort", f.shape.sort.as_doc())
             .doc("projection", f.shape.projection.as_doc());
         if let Some(c) = &f.shape.collation {
-            cx.w.doc("collation", c.spec());
+            w.doc("collation", c.spec());
         }
-        cx.w.open_array("indexes");
+        w.open_array("indexes");
         for i in &f.indexes {
-            cx.w.push(i.as_val());
+            w.push(i.as_val());
         }
-        cx.w.close().close();
+        w.close().close();
     }
-    cx.w.close();
-    Ok(Done::Reply)
+    w.close();
 }
 
 pub fn clear_filters(cx: &mut CommandContext<'_, '_>) -> Result<Done> {

@@ -4,7 +4,7 @@
 
 use crate::request::{CommandContext, Done};
 use bson::Doc;
-use errors::{Result, bail};
+use errors::{Error, Result, bail, err};
 use front::{Args, idl};
 
 /// What the two differ in.
@@ -67,10 +67,20 @@ fn arguments<'a>(args: &Args<'a>, kind: &Kind) -> Result<(String, Doc<'a>)> {
     Ok((ns, idl::required(at, kind.tokens, tokens)?))
 }
 
+fn absent(ns: &str) -> Error {
+    err!(NamespaceNotFound, "Collection '{ns}' does not exist")
+}
+
+/// Of a collection that is not there either says only that.
+pub fn check_absent(args: &Args<'_>) -> Result<()> {
+    check(args)?;
+    Err(absent(&args.namespace()?).into())
+}
+
 fn run(cx: &mut CommandContext<'_, '_>, kind: &Kind) -> Result<Done> {
     let (ns, tokens) = arguments(&cx.args, kind)?;
     let Some(coll) = cx.app.engine.catalog.get(&ns) else {
-        bail!(NamespaceNotFound, "Collection '{ns}' does not exist")
+        return Err(absent(&ns).into());
     };
     if coll.is_view() {
         bail!(

@@ -18,7 +18,7 @@ use executor::{AggregateRequest, MergesApart, PipelineCursor, ReadRemotely};
 use front::Args;
 use front::idl;
 use planner::Hint;
-use query::pipeline::{Namespace, ParseCtx, Pipeline};
+use query::pipeline::{Namespace, ParseCtx, Pipeline, written};
 
 pub(super) struct Aggregate {
     ns: String,
@@ -111,6 +111,7 @@ pub fn check(args: &Args<'_>) -> Result<()> {
         return change_stream::check(args, e.val);
     }
     let (_, pipeline) = arguments(args, true)?;
+    written(pipeline)?.try_for_each(|stage| stage.map(drop))?;
     check_read_concern(args, pipeline)
 }
 
@@ -319,16 +320,20 @@ fn shape_of(cx: &CommandContext<'_, '_>, ns: &str) -> Result<DocBuf> {
     Ok(shape::of_pipeline(ns, stages, collation.as_ref()))
 }
 
+/// With the argument `explain`. `shown`: the command as the reply has it.
+pub fn explain(cx: &mut CommandContext<'_, '_>, shown: Doc<'_>) -> Result<Done> {
+    if cx.args.generic.api.strict {
+        bail!(
+            APIStrictError,
+            "The 'explain' argument of aggregate is not in API Version 1"
+        );
+    }
+    explain_pipeline::write_explain(cx, shown, Verbosity::QueryPlanner)
+}
+
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     if cx.args.field("explain").and_then(|v| v.as_bool()) == Some(true) {
-        if cx.args.generic.api.strict {
-            bail!(
-                APIStrictError,
-                "The 'explain' argument of aggregate is not in API Version 1"
-            );
-        }
-        let body = cx.request.body;
-        return explain_pipeline::write_explain(cx, body, Verbosity::QueryPlanner);
+        return explain(cx, cx.request.body);
     }
     if change_stream::is_one(cx)? {
         return change_stream::run(cx);

@@ -49,6 +49,13 @@ fn arguments<'a>(args: &Args<'a>) -> Result<(String, Arguments<'a>)> {
     Ok((ns, a))
 }
 
+/// How many documents a count passes over, and how many it counts at the most (0: all), of arguments that
+/// are checked thereby.
+pub fn bounds(args: &Args<'_>) -> Result<(u64, u64)> {
+    let (_, a) = arguments(args)?;
+    Ok((a.skip.unwrap_or(0), a.limit.unsigned_abs()))
+}
+
 /// Fails where a count fails over a collection that is not there.
 pub fn check_over_nothing(app: &Commands, args: &Args<'_>) -> Result<()> {
     let (_, a) = arguments(args)?;

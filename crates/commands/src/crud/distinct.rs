@@ -47,6 +47,11 @@ fn arguments<'a>(args: &Args<'a>) -> Result<(String, &'a str, Arguments<'a>)> {
     Ok((ns, key, a))
 }
 
+/// Checks the arguments as far as that needs no collection.
+pub fn check(args: &Args<'_>) -> Result<()> {
+    arguments(args).map(drop)
+}
+
 /// Fails where a distinct fails over a collection that is not there.
 pub fn check_over_nothing(app: &Commands, args: &Args<'_>) -> Result<()> {
     let (_, _, a) = arguments(args)?;

@@ -61,6 +61,7 @@ impl<'a> ExplainedCommand<'a> {
             return Err(idl::mismatch("explain", "explain", given, &["object"]));
         };
         idl::unique(inner.first().map_or("explain", |e| e.name), inner)?;
+        args::check_explained_db(inner, args.db)?;
         let verbosity = verbosity(args)?;
         if let Some(limit) = inner.get("maxTimeMS") {
             args::max_time_ms("maxTimeMS", limit)?;

@@ -139,6 +139,26 @@ fn arguments<'a>(args: &Args<'a>) -> Result<(String, Arguments<'a>)> {
     Ok((ns, a))
 }
 
+/// Which of the documents a find gives, and in what batches.
+pub struct Paging {
+    pub skip: u64,
+    /// `None`: all.
+    pub limit: Option<u64>,
+    pub batch: Option<u64>,
+    pub single_batch: bool,
+}
+
+/// The same of a find whose arguments are checked thereby.
+pub fn paging(args: &Args<'_>) -> Result<Paging> {
+    let (_, a) = arguments(args)?;
+    Ok(Paging {
+        skip: a.skip.unwrap_or(0),
+        limit: a.limit.filter(|n| *n > 0),
+        batch: a.batch,
+        single_batch: a.single_batch,
+    })
+}
+
 /// Reads and parses the arguments of find.
 pub fn parse<'a>(cx: &CommandContext<'_, 'a>) -> Result<Find<'a>> {
     let (ns, a) = arguments(&cx.args)?;

@@ -9,7 +9,7 @@ use crate::request::{CommandContext, Done};
 use bson::{Doc, DocBuf, Val, Writer};
 use errors::{Error, Result, bail};
 use executor::{DeleteRequest, FindAndModify, FoundAndModified, Retry, StmtResult, UpdateRequest};
-use front::idl;
+use front::{Args, idl};
 use planner::Hint;
 use query::expr::Vars;
 use query::filter::Filter;
@@ -36,14 +36,20 @@ idl::arguments! {
     }
 }
 
-fn arguments<'r>(cx: &CommandContext<'_, 'r>) -> Result<(Arguments<'r>, Common<'r>)> {
+fn arguments<'r>(args: &Args<'r>) -> Result<(Arguments<'r>, Common<'r>)> {
     let (mut a, mut common) = (Arguments::default(), Common::default());
-    for e in cx.args.fields.iter().copied() {
+    for e in args.fields.iter().copied() {
         if !a.read(AT, e)? && !common.read(AT, e)? {
-            return Err(cx.args.unknown(e));
+            return Err(args.unknown(e));
         }
     }
+    check_together(&a)?;
     Ok((a, common))
+}
+
+/// Checks the arguments as far as that needs no collection.
+pub fn check(args: &Args<'_>) -> Result<()> {
+    arguments(args).map(drop)
 }
 
 /// Checks of arguments against each other.
@@ -58,6 +64,9 @@ fn check_together(a: &Arguments<'_>) -> Result<()> {
             "Cannot specify both an update and remove=true"
         ),
         _ => {}
+    }
+    if let Some(update) = a.update {
+        Update::check_kind(update)?;
     }
     if a.remove && a.upsert {
         bail!(
@@ -76,8 +85,7 @@ fn check_together(a: &Arguments<'_>) -> Result<()> {
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let ns = cx.args.namespace()?;
-    let (a, common) = arguments(cx)?;
-    check_together(&a)?;
+    let (a, common) = arguments(&cx.args)?;
     let (env, vars) = variables::variables(cx, &ns, &a.collation, common.let_)?;
     let filter = Filter::parse(a.query.unwrap_or(Doc::EMPTY), &env)?;
     let sort = match a.sort {

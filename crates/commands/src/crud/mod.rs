@@ -1,7 +1,7 @@
 //! The commands on data: a file each. Reading ones give cursors (`cursor`), writing ones statements
 //! (`batch`).
 
-mod batch;
+pub(crate) mod batch;
 mod candidates;
 pub(crate) mod cursor;
 mod execution_stats;

@@ -3,24 +3,26 @@
 
 use super::create_indexes::check_quorum;
 use crate::request::{CommandContext, Done};
-use errors::{Result, bail};
-use front::idl;
+use bson::Doc;
+use errors::{Error, Result, err};
+use front::{Args, idl};
 
-pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
+/// The collection, and the names of the indexes.
+fn arguments<'a>(args: &Args<'a>) -> Result<(String, Vec<&'a str>)> {
     const AT: &str = "setIndexCommitQuorum";
-    let ns = cx.args.namespace()?;
+    let ns = args.namespace()?;
     let (mut names, mut quorum) = (None, None);
-    for e in cx.args.fields.clone() {
+    for e in args.fields.iter().copied() {
         match e.name {
             "indexNames" => names = idl::array(AT, e)?,
             "commitQuorum" => {
                 check_quorum(e.val)?;
                 quorum = Some(e.val).filter(|v| !v.is_nullish());
             }
-            _ => return Err(cx.args.unknown(e)),
+            _ => return Err(args.unknown(e)),
         }
     }
-    let names = idl::required(AT, "indexNames", names)?;
+    let names: Doc<'a> = idl::required(AT, "indexNames", names)?;
     idl::required(AT, "commitQuorum", quorum)?;
     let mut wanted = Vec::new();
     for v in names.values() {
@@ -29,16 +31,31 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
             None => return Err(idl::mismatch(AT, "indexNames", v, &["string"])),
         }
     }
+    Ok((ns, wanted))
+}
+
+fn no_build(ns: &str) -> Error {
+    err!(
+        IndexNotFound,
+        "Cannot find an index build on collection '{ns}' with the provided index names"
+    )
+}
+
+/// In a collection that is not there no index is built.
+pub fn check_absent(args: &Args<'_>) -> Result<()> {
+    let (ns, _) = arguments(args)?;
+    Err(no_build(&ns).into())
+}
+
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
+    let (ns, wanted) = arguments(&cx.args)?;
     let coll = cx.app.engine.catalog.get(&ns);
     let builds = coll.is_some_and(|c| {
         let mut named = c.indexes.iter().filter(|i| wanted.contains(&i.name()));
         !wanted.is_empty() && named.clone().count() == wanted.len() && named.all(|i| !i.info.ready)
     });
     if !builds {
-        bail!(
-            IndexNotFound,
-            "Cannot find an index build on collection '{ns}' with the provided index names"
-        );
+        return Err(no_build(&ns).into());
     }
     Ok(Done::Reply)
 }

@@ -10,10 +10,10 @@ use crate::request::session_of::append_session;
 use crate::request::{CommandContext, Done};
 use crate::security::authorize;
 use bson::{Doc, DocBuf, Val, Writer};
-use errors::Result;
+use errors::{Fallible, Result};
 use executor::{Engine, OpenTransaction};
-use front::flag;
 use front::specification::lookup;
+use front::{Args, flag};
 use parking_lot::Mutex;
 use query::expr::{ParseEnv, Vars};
 use query::filter::Filter;
@@ -65,33 +65,64 @@ pub struct Watch {
     host: String,
 }
 
-pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
-    let mut filter = Writer::new();
-    let mut all = false;
-    let mut only = None;
-    // All other fields are a filter on the operations shown.
-    for e in &cx.args.fields {
-        match e.name {
-            "$all" => all = e.val.truthy(),
-            "$ownOps" if e.val.truthy() => only = authorize::name(cx),
-            "$ownOps" | "$truncateOps" => {}
-            name => {
-                filter.val(name, e.val);
+/// What a client that runs the command wants to see.
+pub struct CurrentOp {
+    /// Idle connections too.
+    all: bool,
+    /// Only the client's own.
+    pub own: bool,
+    filter: Filter,
+    vars: Vars,
+}
+
+impl CurrentOp {
+    pub fn of(args: &Args<'_>) -> Result<CurrentOp> {
+        let mut filter = Writer::new();
+        let (mut all, mut own) = (false, false);
+        // All other fields are a filter on the operations shown.
+        for e in &args.fields {
+            match e.name {
+                "$all" => all = e.val.truthy(),
+                "$ownOps" => own = e.val.truthy(),
+                "$truncateOps" => {}
+                name => {
+                    filter.val(name, e.val);
+                }
             }
         }
+        Ok(CurrentOp {
+            all,
+            own,
+            filter: Filter::parse(filter.finish().as_doc(), &ParseEnv::new())?,
+            vars: Vars::new(now_millis()),
+        })
     }
-    let filter = Filter::parse(filter.finish().as_doc(), &ParseEnv::new())?;
-    let vars = Vars::new(now_millis());
+
+    /// Whether it wants to see this operation, if that is the client's or all are wanted.
+    pub fn shows(&self, operation: Doc<'_>) -> Fallible<bool> {
+        let shown = self.filter.matches_with(operation, &self.vars);
+        shown.map_err(|stop| stop.into_error())
+    }
+}
+
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
+    let asked = CurrentOp::of(&cx.args)?;
+    write(cx, &asked)?;
+    Ok(Done::Reply)
+}
+
+/// Writes what runs in this process.
+pub fn write(cx: &mut CommandContext<'_, '_>, asked: &CurrentOp) -> Result<()> {
     let wanted = OperationFilter {
-        idle_connections: all,
+        idle_connections: asked.all,
         idle_sessions: true,
-        only,
+        only: authorize::name(cx).filter(|_| asked.own),
         ..OperationFilter::default()
     };
     let docs = Watch::new(cx.app).documents(wanted);
     cx.w.open_array("inprog");
     for d in &docs {
-        if filter.matches_with(d.as_doc(), &vars)? {
+        if asked.filter.matches_with(d.as_doc(), &asked.vars)? {
             cx.w.push(d.as_doc().as_val());
         }
     }
@@ -102,7 +133,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
             "use db.fsyncUnlock() to terminate the fsync write/snapshot lock",
         );
     }
-    Ok(Done::Reply)
+    Ok(())
 }
 
 impl Watch {

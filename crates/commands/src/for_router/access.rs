@@ -7,7 +7,8 @@ use super::checks;
 use crate::Commands;
 use crate::connection::Connection;
 use crate::connection::login::LoggedIn;
-use crate::crud::get_more;
+use crate::crud::find::Paging;
+use crate::crud::{batch, count, distinct, find, find_and_modify, get_more};
 use crate::request::concern;
 use crate::security::audit::Ended;
 use crate::security::authorize::{Asking, check_client};
@@ -137,7 +138,7 @@ impl Commands {
             let checked = checks::check(command, &parsed.args, &self.config);
             return checked.map_err(|stop| stop.into_error());
         }
-        match parsed.common().in_transaction() {
+        match parsed.from_client().in_transaction() {
             true => Err(err!(
                 OperationNotSupportedInTransaction,
                 "Cannot run '{}' in a multi-document transaction.",
@@ -148,12 +149,47 @@ impl Commands {
     }
 
     /// Fails where a `find`, `count` or `distinct` fails over a collection that is not there.
-    pub fn check_over_nothing(&self, request: &Request<'_>) -> Fallible<()> {
-        let command = specification::lookup(request.command())
-            .ok_or_else(|| err!(InternalError, "a read by a command that there is not"))?;
-        let parsed = ParsedCommand::of(command, request);
-        let checked = parsed.and_then(|parsed| checks::check_over_nothing(self, &parsed.args));
+    pub fn check_over_nothing(&self, args: &Args<'_>) -> Fallible<()> {
+        checks::check_over_nothing(self, args).map_err(|stop| stop.into_error())
+    }
+
+    /// Which documents a `find` gives. Fails where its arguments are wrong.
+    pub fn paging_of_find(args: &Args<'_>) -> Fallible<Paging> {
+        find::paging(args).map_err(|stop| stop.into_error())
+    }
+
+    /// How many documents a `count` passes over, and how many it counts at the most. Fails where its
+    /// arguments are wrong.
+    pub fn bounds_of_count(args: &Args<'_>) -> Fallible<(u64, u64)> {
+        count::bounds(args).map_err(|stop| stop.into_error())
+    }
+
+    /// Fails where the arguments are wrong of a `distinct` or a `findAndModify`.
+    pub fn check_arguments(args: &Args<'_>) -> Fallible<()> {
+        let checked = match args.command {
+            "distinct" => distinct::check(args),
+            _ => find_and_modify::check(args),
+        };
         checked.map_err(|stop| stop.into_error())
+    }
+
+    /// The statements of a write: in `field`, or beside the body.
+    pub fn statements<'a>(
+        request: &Request<'a>,
+        args: &Args<'a>,
+        field: &str,
+    ) -> Fallible<Vec<Doc<'a>>> {
+        let found = batch::documents(request, args, args.command, field);
+        found.map_err(|stop| stop.into_error())
+    }
+
+    /// What is replied to a command about a collection that is not there.
+    pub fn reply_about_nothing(&self, args: &Args<'_>) -> Fallible<DocBuf> {
+        let mut w = Writer::new();
+        let written = checks::write_absent(args, &self.config, &mut w);
+        written.map_err(|stop| stop.into_error())?;
+        w.f64("ok", 1.0);
+        Ok(w.finish())
     }
 
     /// Fails where a command that only routers have is given a field that is neither one of `fields`

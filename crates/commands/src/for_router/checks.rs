@@ -3,19 +3,21 @@
 //! as they came.
 
 use crate::Commands;
-use crate::admin::structured_encryption;
+use crate::admin::{plan_cache_filters, structured_encryption};
 use crate::crud::{
     aggregate, count, distinct, explain, file_md5, find, get_more, kill_cursors, schema,
 };
 use crate::ddl::{
     clone_collection_as_capped, convert_to_capped, drop, drop_database, list_collections,
-    list_databases, rename_collection, search_indexes, validate_db_metadata,
+    list_databases, rename_collection, search_indexes, set_index_commit_quorum,
+    validate_db_metadata,
 };
 use crate::dispatch::admission;
 use crate::request::{check_generic, transaction};
 use crate::sessions::transactions;
-use bson::Val;
-use errors::Result;
+use crate::stats::{coll_stats, data_size, validate};
+use bson::{Val, Writer};
+use errors::{Result, err};
 use front::Args;
 use front::Specification;
 use service::ServerConfig;
@@ -49,6 +51,25 @@ pub fn check(command: &Specification, args: &Args<'_>, config: &ServerConfig) ->
             structured_encryption::check(args)
         }
         _ => Ok(()),
+    }
+}
+
+/// Writes the reply to a command about a collection that is not there, where the shards that have one
+/// would each say something of it.
+pub fn write_absent(args: &Args<'_>, config: &ServerConfig, w: &mut Writer) -> Result<()> {
+    match args.command {
+        "collStats" => coll_stats::write_absent(args, w),
+        "dataSize" => data_size::write_absent(args, w),
+        "validate" => validate::check_absent(args, &config.topology),
+        "planCacheClear"
+        | "planCacheClearFilters"
+        | "planCacheListFilters"
+        | "planCacheSetFilter" => plan_cache_filters::write_absent(args, w),
+        "setIndexCommitQuorum" => set_index_commit_quorum::check_absent(args),
+        "compactStructuredEncryptionData" | "cleanupStructuredEncryptionData" => {
+            structured_encryption::check_absent(args)
+        }
+        name => Err(err!(InternalError, "{name} is about no collection").into()),
     }
 }
 

@@ -5,36 +5,18 @@
 //! Invariant: nothing is written here, and the documents of other collections come through the router.
 //! Each batch is counted, shown by `currentOp` and ended by `killOp` as a command of its own.
 
-use crate::connection::Connection;
-use crate::connection::login::LoggedIn;
+use super::step::Step;
 use crate::crud::{aggregate, cursor, find, rows, variables};
-use crate::dispatch::accounting::Account;
-use crate::monitoring::command_counts;
-use crate::monitoring::metrics::Work;
 use crate::monitoring::operations::shown;
-use crate::request::reply_reservation::ReplyReservation;
-use crate::request::{Call, collation, operation};
+use crate::request::{CommandContext, collation};
 use crate::{Commands, RemoteRows};
 use bson::{Doc, DocBuf, Val, Writer};
 use errors::{Error, Fallible, Result, Stop};
 use executor::operation_memory;
-use executor::{AggregateRequest, CursorMemory, OpCtx, PipelineCursor, ReadRemotely, Share};
-use front::{Args, specification};
+use executor::{AggregateRequest, CursorMemory, PipelineCursor, ReadRemotely, Share};
 use query::expr::Vars;
 use query::pipeline::{Namespace, ParseCtx};
-use service::{Client, Mode, Request};
-use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
-
-/// The command that a batch answers.
-pub struct Step<'s> {
-    pub request: &'s Request<'s>,
-    /// `None`: it is the router's own.
-    pub user: Option<Arc<LoggedIn>>,
-    /// What time there is for it.
-    pub time: Option<Duration>,
-}
 
 /// A pipeline that the router runs.
 pub struct RouterPipeline<'p> {
@@ -61,22 +43,23 @@ pub struct RouterCursor {
     command: DocBuf,
 }
 
-/// `cursor: {<name>: […]`, how many documents these are, and whether they are the last.
+/// `cursor: {<name>: […]`, and whether these documents are the last.
 fn batch(
     from: &mut PipelineCursor,
-    op: &mut OpCtx<'_>,
+    cx: &mut CommandContext<'_, '_>,
     name: &str,
     most: u64,
-) -> Result<(Writer, u64, bool)> {
+) -> Result<(Writer, bool)> {
     let mut w = Writer::new();
     w.open_doc("cursor").open_array(name);
-    let done = from.fill(op, &mut w, most, cursor::BATCH_BYTES)?;
-    let documents = w.items() as u64;
+    cx.op.may_cut = true;
+    let done = from.fill(&mut cx.op, &mut w, most, cursor::BATCH_BYTES)?;
+    cx.work.returned = w.items() as u64;
     w.close();
     if !done {
-        from.release(op)?;
+        from.release(&mut cx.op)?;
     }
-    Ok((w, documents, done))
+    Ok((w, done))
 }
 
 impl Commands {
@@ -110,23 +93,23 @@ impl Commands {
         rows: Option<Box<dyn RemoteRows>>,
         finish: impl FnOnce(Writer, Option<RouterCursor>) -> DocBuf,
     ) -> Fallible<DocBuf> {
-        self.run_step(step, step.time, None, |op, client| {
+        self.run_step(step, step.time, None, |cx| {
             let most = asked.batch.unwrap_or(cursor::FIRST_BATCH);
-            let request = self.parse_pipeline(op, client, asked, rows.is_some())?;
+            let request = self.parse_pipeline(cx, asked, rows.is_some())?;
             let mut pipeline = match rows {
-                Some(rows) => PipelineCursor::over(op, request, rows)?,
-                None => PipelineCursor::open(op, request)?,
+                Some(rows) => PipelineCursor::over(&mut cx.op, request, rows)?,
+                None => PipelineCursor::open(&mut cx.op, request)?,
             };
-            let (w, documents, done) = batch(&mut pipeline, op, "firstBatch", most)?;
+            let (w, done) = batch(&mut pipeline, cx, "firstBatch", most)?;
             if done {
-                return Ok((finish(w, None), documents));
+                return Ok(finish(w, None));
             }
             let kept = RouterCursor {
                 pipeline,
                 time_left: step.time,
                 command: shown(step.request.body),
             };
-            Ok((finish(w, Some(kept)), documents))
+            Ok(finish(w, Some(kept)))
         })
     }
 
@@ -142,12 +125,12 @@ impl Commands {
         let (started, time) = (Instant::now(), from.time_left);
         let pipeline = &mut from.pipeline;
         let mut last = false;
-        let reply = self.run_step(step, time, Some(&from.command), |op, _| {
-            op.check()?;
+        let reply = self.run_step(step, time, Some(&from.command), |cx| {
+            cx.op.check()?;
             let most = most.unwrap_or(u64::MAX);
-            let (w, documents, done) = batch(pipeline, op, "nextBatch", most)?;
+            let (w, done) = batch(pipeline, cx, "nextBatch", most)?;
             last = done;
-            Ok((finish(w, done), documents))
+            Ok(finish(w, done))
         })?;
         let left = |t: Duration| t.saturating_sub(started.elapsed());
         from.time_left = time.map(|t| left(t).max(Duration::from_millis(1)));
@@ -156,8 +139,7 @@ impl Commands {
 
     fn parse_pipeline(
         &self,
-        op: &OpCtx<'_>,
-        client: &Client<Connection>,
+        cx: &CommandContext<'_, '_>,
         asked: RouterPipeline<'_>,
         is_rest: bool,
     ) -> Result<AggregateRequest> {
@@ -165,7 +147,7 @@ impl Commands {
             return Err(Error::internal("only a router runs the rest of a pipeline").into());
         };
         let collation = collation::given(asked.collation)?;
-        let interruptible = |vars: &Vars| op.interruptible(vars);
+        let interruptible = |vars: &Vars| cx.op.interruptible(vars);
         let (env, vars) = variables::of_router(self, collation, asked.variables, interruptible)?;
         let mut context = ParseCtx::new(asked.db, asked.collection, env);
         if is_rest {
@@ -184,7 +166,7 @@ impl Commands {
             vars,
             hint: None,
             allow_disk_use: disk_use.unwrap_or_else(|| self.parameters.bool(find::DISK_USE)),
-            server_rows: Some(rows::for_pipeline(self, client)),
+            server_rows: Some(rows::for_pipeline(self, cx.client)),
             remote: Some(ReadRemotely {
                 collections: collections.clone(),
                 collation: given.map(Doc::to_buf),
@@ -193,89 +175,5 @@ impl Commands {
             causal: false,
             merges_apart: None,
         })
-    }
-
-    /// Runs one batch as an operation of this process. `originating`: the command that has opened its
-    /// cursor. `work` gives the reply, and how many documents that has.
-    fn run_step(
-        &self,
-        step: &Step<'_>,
-        time: Option<Duration>,
-        originating: Option<&DocBuf>,
-        work: impl FnOnce(&mut OpCtx<'_>, &Client<Connection>) -> Result<(DocBuf, u64)>,
-    ) -> Fallible<DocBuf> {
-        let request = step.request;
-        let command = specification::lookup(request.command())
-            .ok_or_else(|| Error::internal("a batch for a command that there is not"))?;
-        let user = match &step.user {
-            Some(user) => Some(user.clone()),
-            None => self.own_user()?,
-        };
-        let client = self.own_client(user);
-        let args = self.args_of(command.name, &client, request)?;
-        let call = Call {
-            mode: Mode::Worker,
-            client: &client,
-            request,
-            command,
-            on_view: None,
-            holds: None,
-            own_places: None,
-        };
-        let started = Instant::now();
-        let shown = operation(command, &client, request, &args, started);
-        let registered = self.operations.register(shown);
-        let room = ReplyReservation::new(&self.control, &client, request);
-        let mut op = OpCtx::worker(&self.engine);
-        op.deadline = time.and_then(|t| self.fail_points.deadline(started, t));
-        op.killed = Some(&registered.operation.killed);
-        op.shown_plan = Some(&registered.operation.plan);
-        op.room = Some(&room);
-        op.may_cut = true;
-        let question = op.question();
-        let made = self.within_memory(|| {
-            storage::long_steps::asking(op.deadline, &question, || work(&mut op, &client))
-        });
-        let made = made.map_err(Stop::into_error);
-        if made.is_err() {
-            command_counts::of(command).failed.fetch_add(1, Relaxed);
-            self.counters.failed();
-        }
-        let account = Account {
-            args: &args,
-            failure: made.as_ref().err(),
-            reply: made.as_ref().map_or(&[][..], |made| made.0.as_bytes()),
-            elapsed: started.elapsed(),
-            statements: 1,
-            work: Work {
-                returned: made.as_ref().map_or(0, |made| made.1),
-                ..Work::default()
-            },
-            spent: Vec::new(),
-            plan: op.plan.take(),
-            examined: op.examined(),
-            hashes: None,
-            made: Default::default(),
-            originating: originating.cloned(),
-        };
-        self.count(&call, &self.counters.shard(), account);
-        Ok(made?.0)
-    }
-
-    fn args_of<'r>(
-        &self,
-        name: &'static str,
-        client: &Client<Connection>,
-        request: &Request<'r>,
-    ) -> Fallible<Args<'r>> {
-        let read = || {
-            let mut args = Args::parse(name, request.body, request.legacy_db)?;
-            if let Some(lsid) = &mut args.generic.lsid {
-                self.own_session(client, lsid)?;
-                self.sessions.touch(lsid)?;
-            }
-            Ok(args)
-        };
-        read().map_err(|stop: Stop| stop.into_error())
     }
 }

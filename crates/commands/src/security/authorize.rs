@@ -138,7 +138,9 @@ pub fn check_user_still(user: &LoggedIn, command: Doc<'_>, db: &str, id: i64) ->
     let Some(known) = command.first().and_then(|e| specification::lookup(e.name)) else {
         return Ok(());
     };
-    let args = Args::parse(known.name, command, Some(db));
+    // A cursor is asked for by its number, by whichever database: what counts is its own.
+    let beside = Some(db).filter(|_| !command.contains("$db"));
+    let args = Args::parse(known.name, command, beside);
     let met = args.and_then(|args| {
         let check = Check {
             subject: user.subject(),

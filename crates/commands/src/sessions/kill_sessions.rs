@@ -2,27 +2,79 @@
 //! and running operations.
 
 use super::ids;
-use crate::request::session_of::own_uid;
+use crate::request::session_of::{append_session, own_uid};
 use crate::request::{CommandContext, Done};
 use auth::UserName;
-use bson::{Doc, Val};
+use bson::{Doc, DocBuf, Val, Writer};
 use errors::{Fallible, Result, operation};
 use front::args::digest;
 use front::idl;
 use session::Lsid;
+use std::collections::HashSet;
+
+/// Which sessions a command ends.
+#[derive(Debug, Default)]
+pub struct KilledSessions {
+    ids: Vec<Lsid>,
+    /// All of these users.
+    owners: Vec<[u8; 32]>,
+    /// Those of all users.
+    all: bool,
+}
+
+impl KilledSessions {
+    /// The same as a command for the members of a cluster; `None`: they have nothing to end.
+    pub fn command(&self) -> Option<DocBuf> {
+        if !self.all && self.ids.is_empty() && self.owners.is_empty() {
+            // An empty list would end them all.
+            return None;
+        }
+        let mut w = Writer::new();
+        w.open_array("killAllSessionsByPattern");
+        if !self.all {
+            for id in &self.ids {
+                w.open_doc("");
+                append_session(&mut w, "lsid", id);
+                w.close();
+            }
+            for owner in &self.owners {
+                w.open_doc("").binary("uid", 0, owner).close();
+            }
+        }
+        w.close();
+        Some(w.finish())
+    }
+
+    /// By the arguments of whichever of the three commands it is.
+    pub fn of(cx: &CommandContext<'_, '_>) -> Result<KilledSessions> {
+        match cx.command.name {
+            "killSessions" => named(cx),
+            "killAllSessions" => of_users(cx),
+            _ => by_pattern(cx),
+        }
+    }
+}
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
-    let ids = ids(cx, "killSessions", cx.args.first)?;
-    if ids.is_empty() {
-        let own = own_uid(cx);
-        kill(cx, &those(cx, |l| l.uid == own))?;
-    } else {
-        kill(cx, &ids)?;
-    }
+    let killed = KilledSessions::of(cx)?;
+    kill(cx, &killed)?;
     Ok(Done::Reply)
 }
 
-pub fn run_all(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
+fn named(cx: &CommandContext<'_, '_>) -> Result<KilledSessions> {
+    let ids = ids(cx, "killSessions", cx.args.first)?;
+    let owners = match ids.is_empty() {
+        true => vec![own_uid(cx)],
+        false => Vec::new(),
+    };
+    Ok(KilledSessions {
+        ids,
+        owners,
+        all: false,
+    })
+}
+
+fn of_users(cx: &CommandContext<'_, '_>) -> Result<KilledSessions> {
     let users = patterns("killAllSessions", cx.args.first)?;
     let mut owners = Vec::new();
     for (i, v) in users.values().enumerate() {
@@ -41,18 +93,19 @@ pub fn run_all(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         let db = idl::required(&within, "db", db)?;
         owners.push(UserName::new(user, db).digest());
     }
-    let named = |l: &Lsid| users.is_empty() || owners.contains(&l.uid);
-    kill(cx, &those(cx, named))?;
-    Ok(Done::Reply)
+    Ok(KilledSessions {
+        ids: Vec::new(),
+        owners,
+        all: users.is_empty(),
+    })
 }
 
-pub fn run_by_pattern(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
+fn by_pattern(cx: &CommandContext<'_, '_>) -> Result<KilledSessions> {
     cx.args.no_fields()?;
     let patterns = patterns("killAllSessionsByPattern", cx.args.first)?;
-    let mut which = if patterns.is_empty() {
-        those(cx, |_| true)
-    } else {
-        Vec::new()
+    let mut killed = KilledSessions {
+        all: patterns.is_empty(),
+        ..KilledSessions::default()
     };
     for (i, v) in patterns.values().enumerate() {
         operation::step()?;
@@ -61,25 +114,21 @@ pub fn run_by_pattern(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
             match e.name {
                 "lsid" => {
                     let d = idl::doc(&within, e)?.unwrap_or(Doc::EMPTY);
-                    which.extend(super::id(cx, &within, d)?);
+                    killed.ids.extend(super::id(cx, &within, d)?);
                 }
-                "uid" => {
-                    let uid = digest(e.val);
-                    which.extend(those(cx, |l| Some(l.uid) == uid));
-                }
+                "uid" => killed.owners.extend(digest(e.val)),
                 "users" => {
                     let list = e.val.as_array().unwrap_or(Doc::EMPTY);
                     let named = |v| UserName::parse(v, "").map(|n| n.digest());
                     let owners = list.values().map(named).collect::<Fallible<Vec<_>>>()?;
-                    which.extend(those(cx, |l| owners.contains(&l.uid)));
+                    killed.owners.extend(owners);
                 }
                 "roles" => {}
                 name => return Err(idl::unknown(&within, name)),
             }
         }
     }
-    kill(cx, &which)?;
-    Ok(Done::Reply)
+    Ok(killed)
 }
 
 fn patterns<'a>(command: &'static str, v: Val<'a>) -> Result<Doc<'a>> {
@@ -103,20 +152,17 @@ fn patterns<'a>(command: &'static str, v: Val<'a>) -> Result<Doc<'a>> {
     }
 }
 
-/// The sessions of a kind, without the one that the command itself runs in.
-fn those(cx: &CommandContext<'_, '_>, kind: impl Fn(&Lsid) -> bool) -> Vec<Lsid> {
-    let own = cx.args.generic.lsid;
-    cx.app
-        .sessions
-        .list()
-        .into_iter()
-        .map(|(id, _)| id)
-        .filter(|id| Some(*id) != own && kind(id))
-        .collect()
-}
-
-fn kill(cx: &CommandContext<'_, '_>, ids: &[Lsid]) -> Result<()> {
-    for id in ids {
+/// Ends them in this process, but not the one that the command itself runs in, unless that is named.
+pub fn kill(cx: &CommandContext<'_, '_>, killed: &KilledSessions) -> Result<()> {
+    let mut ids = killed.ids.clone();
+    if killed.all || !killed.owners.is_empty() {
+        let own = cx.args.generic.lsid;
+        let owners: HashSet<[u8; 32]> = killed.owners.iter().copied().collect();
+        let is_meant = |id: &Lsid| killed.all || owners.contains(&id.uid);
+        let known = cx.app.sessions.list().into_iter().map(|(id, _)| id);
+        ids.extend(known.filter(|id| Some(*id) != own && is_meant(id)));
+    }
+    for id in &ids {
         operation::step()?;
         cx.app.operations.kill_session(*id);
         cx.app.forget_session(id);

@@ -7,18 +7,19 @@ use bson::Writer;
 use catalog::time_series::BucketFigures;
 use catalog::{Collection, IndexState};
 use errors::{Result, bail};
-use front::idl;
+use front::{Args, idl};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
-    let ns = cx.args.namespace()?;
+/// The collection, and by what its sizes are divided.
+fn arguments(args: &Args<'_>) -> Result<(String, i64)> {
+    let ns = args.namespace()?;
     let mut scale = 1;
-    for e in cx.args.fields.clone() {
+    for e in args.fields.iter().copied() {
         match e.name {
             "scale" => scale = idl::int("collStats", e)?.unwrap_or(1),
             "verbose" | "waitForLock" | "numericOnly" => {}
-            _ => return Err(cx.args.unknown(e)),
+            _ => return Err(args.unknown(e)),
         }
     }
     if scale < 1 {
@@ -27,6 +28,19 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
             "BSON field 'scale' value must be >= 1, actual value '{scale}'"
         );
     }
+    Ok((ns, scale))
+}
+
+/// The reply about a collection that is not there.
+pub fn write_absent(args: &Args<'_>, w: &mut Writer) -> Result<()> {
+    let (ns, scale) = arguments(args)?;
+    w.str("ns", &ns);
+    append_nothing(w, scale);
+    Ok(())
+}
+
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
+    let (ns, scale) = arguments(&cx.args)?;
     let coll = cx.app.engine.catalog.get(&ns);
     let below = |c: &Arc<Collection>| c.measurements().map(|_| time_series::buckets_of(&c.ns));
     if let Some(buckets) = coll.as_ref().and_then(below) {

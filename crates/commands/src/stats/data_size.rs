@@ -6,7 +6,7 @@ use bson::{Doc, DocBuf, Writer};
 use catalog::Collection;
 use errors::{Result, bail};
 use executor::{ReadRequest, RecordStream};
-use front::idl;
+use front::{Args, idl};
 use query::expr::ParseEnv;
 use query::filter::Filter;
 use std::time::Instant;
@@ -33,12 +33,12 @@ struct Size {
 }
 
 /// `db.collection` from the first field.
-fn namespace<'a>(cx: &CommandContext<'_, 'a>) -> Result<&'a str> {
-    let Some(ns) = cx.args.first.as_str() else {
-        if cx.args.first.is_nullish() {
+fn namespace<'a>(args: &Args<'a>) -> Result<&'a str> {
+    let Some(ns) = args.first.as_str() else {
+        if args.first.is_nullish() {
             return Err(idl::missing(AT, AT));
         }
-        return Err(idl::mismatch(AT, AT, cx.args.first, &["string"]));
+        return Err(idl::mismatch(AT, AT, args.first, &["string"]));
     };
     match ns.split_once('.') {
         Some((db, coll)) if !db.is_empty() && !coll.is_empty() => Ok(ns),
@@ -49,18 +49,31 @@ fn namespace<'a>(cx: &CommandContext<'_, 'a>) -> Result<&'a str> {
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let started = Instant::now();
     let a = Arguments::parse(AT, cx.args.fields.iter().copied())?;
-    let ns = namespace(cx)?;
+    let ns = namespace(&cx.args)?;
     let size = match cx.app.engine.catalog.get(ns) {
         Some(coll) => measure(cx, &coll, &a)?,
         None => Size::default(),
     };
-    cx.w.i64("size", size.bytes).i64("numObjects", size.docs);
-    if size.reached {
-        cx.w.bool("maxReached", true);
-    }
-    cx.w.i64("millis", started.elapsed().as_millis() as i64)
-        .bool("estimate", a.estimate);
+    write(&mut cx.w, &size, started, a.estimate);
     Ok(Done::Reply)
+}
+
+/// The reply about a collection that is not there.
+pub fn write_absent(args: &Args<'_>, w: &mut Writer) -> Result<()> {
+    let started = Instant::now();
+    let a = Arguments::parse(AT, args.fields.iter().copied())?;
+    namespace(args)?;
+    write(w, &Size::default(), started, a.estimate);
+    Ok(())
+}
+
+fn write(w: &mut Writer, size: &Size, started: Instant, estimate: bool) {
+    w.i64("size", size.bytes).i64("numObjects", size.docs);
+    if size.reached {
+        w.bool("maxReached", true);
+    }
+    w.i64("millis", started.elapsed().as_millis() as i64)
+        .bool("estimate", estimate);
 }
 
 /// The size of a collection, from its counters where they can tell it.

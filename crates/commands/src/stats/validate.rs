@@ -9,11 +9,12 @@ use crate::request::{CommandContext, Done};
 use bson::{Doc, Val, Writer, key};
 use catalog::keyspace::{self, PREFIX};
 use catalog::{Collection, Index, IndexState};
-use errors::{Result, Stop, bail};
+use errors::{Error, Result, Stop, bail, err};
 use executor::{OpCtx, ReadRequest, RecordStream};
-use front::idl;
+use front::{Args, idl};
 use query::filter::Filter;
 use query::index_keys::KeySet;
+use service::config::Topology;
 use std::sync::Arc;
 use storage::{Direction, View};
 
@@ -69,9 +70,9 @@ struct Options {
 }
 
 impl Options {
-    fn parse(cx: &CommandContext<'_, '_>) -> Result<Options> {
+    fn parse(args: &Args<'_>) -> Result<Options> {
         let mut o = Options::default();
-        for e in cx.args.fields.iter().copied() {
+        for e in args.fields.iter().copied() {
             match e.name {
                 "full" => o.full = e.val.truthy(),
                 "background" => o.background = e.val.truthy(),
@@ -107,16 +108,32 @@ impl Options {
     }
 }
 
+/// The collection, and the options. Whether it may be repaired depends on where it is.
+fn arguments(args: &Args<'_>, topology: &Topology) -> Result<(String, Options)> {
+    let options = Options::parse(args)?;
+    let ns = args.namespace()?;
+    options.check(topology.set_name().is_none())?;
+    Ok((ns, options))
+}
+
+fn absent(ns: &str) -> Error {
+    err!(
+        NamespaceNotFound,
+        "Collection '{ns}' does not exist to validate."
+    )
+}
+
+/// Of a collection that is not there there is no reply.
+pub fn check_absent(args: &Args<'_>, topology: &Topology) -> Result<()> {
+    let (ns, _) = arguments(args, topology)?;
+    Err(absent(&ns).into())
+}
+
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
-    let options = Options::parse(cx)?;
-    let ns = cx.args.namespace()?;
-    options.check(cx.app.config.topology.set_name().is_none())?;
+    let (ns, options) = arguments(&cx.args, &cx.app.config.topology)?;
     let started_at = cx.app.store.last_index();
     let (view, Some(coll)) = cx.op.view(&ns) else {
-        bail!(
-            NamespaceNotFound,
-            "Collection '{ns}' does not exist to validate."
-        );
+        return Err(absent(&ns).into());
     };
     if coll.is_view() {
         bail!(CommandNotSupportedOnView, "Cannot validate a view");

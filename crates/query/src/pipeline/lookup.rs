@@ -45,7 +45,8 @@ pub(super) fn collection(db: &str, name: &str) -> Result<Namespace> {
     Ok(Namespace::new(db, name))
 }
 
-fn starts_with_documents(pipeline: Option<Val<'_>>) -> bool {
+/// Whether a pipeline brings documents of its own.
+pub(super) fn starts_with_documents(pipeline: Option<Val<'_>>) -> bool {
     pipeline
         .and_then(|p| p.as_array())
         .and_then(|a| a.values().next())

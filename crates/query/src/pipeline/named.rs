@@ -222,6 +222,16 @@ mod tests {
             (r#"{"$lookup":{"pipeline":[],"as":"z"}}"#, 9),
             (r#"{"$graphLookup":{"from":""}}"#, 73),
             (r#"{"$unionWith":1}"#, 9),
+            (
+                r#"{"$unionWith":{"pipeline":[{"$listLocalSessions":{"allUsers":true}}]}}"#,
+                9,
+            ),
+            (
+                r#"{"$unionWith":{"pipeline":[{"$currentOp":{"allUsers":true}},{"$documents":[]}]}}"#,
+                9,
+            ),
+            (r#"{"$unionWith":{"pipeline":[]}}"#, 9),
+            (r#"{"$unionWith":{}}"#, 9),
             (r#"{"$facet":{}}"#, 40169),
             (r#"{"$facet":{"a":1}}"#, 40170),
             (r#"{"$out":1}"#, 16990),

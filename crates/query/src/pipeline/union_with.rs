@@ -1,7 +1,7 @@
 //! `$unionWith`: the input, then another collection's documents. Where several stages have the same
 //! text, the first keeps what it finds for the others, as far as memory goes.
 
-use super::lookup::collection;
+use super::lookup::{collection, starts_with_documents};
 use super::optimizer::whole::gives_the_same;
 use super::options::{options, string};
 use super::parse::{Inside, ParseCtx};
@@ -39,6 +39,14 @@ pub(super) fn written<'a>(spec: Val<'a>, db: &str) -> Result<(Option<Namespace>,
             tag::name(t)
         ),
     };
+    // Rights are asked for what a pipeline reads of a collection: one of none may only have brought its
+    // documents along.
+    if coll.is_none() && !starts_with_documents(pipeline) {
+        bail!(
+            FailedToParse,
+            "$unionWith stage without explicit collection must have a pipeline with $documents as first stage"
+        );
+    }
     Ok((coll.map(|c| collection(db, c)).transpose()?, pipeline))
 }
 
@@ -50,12 +58,10 @@ impl UnionWith {
             Some(p) => Pipeline::parse(p, &inner)?,
             None => Pipeline::default(),
         };
-        if from.is_none() && !pipeline.makes_input() {
-            bail!(
-                FailedToParse,
-                "$unionWith stage without explicit collection must have a pipeline with $documents as first stage"
-            );
-        }
+        assert!(
+            from.is_some() || pipeline.makes_input(),
+            "the documents of a pipeline come from somewhere"
+        );
         Ok(UnionWith { from, pipeline })
     }
 }

@@ -89,6 +89,7 @@ impl Update {
     /// Parses the `u` of an update statement: a document of operators, a replacement, or a
     /// pipeline.
     pub fn parse(u: Val<'_>, array_filters: &[Doc<'_>], env: &ParseEnv) -> Result<Update> {
+        Update::check_kind(u)?;
         let kind = match u.tag {
             tag::ARRAY => {
                 if !array_filters.is_empty() {
@@ -99,7 +100,7 @@ impl Update {
                 }
                 Kind::Pipeline(parse_transforms(u.as_array().unwrap_or(Doc::EMPTY), env)?)
             }
-            tag::DOCUMENT => {
+            _ => {
                 let d = u.as_doc().unwrap_or(Doc::EMPTY);
                 match d.first() {
                     Some(e) if e.name.starts_with('$') => {
@@ -108,13 +109,20 @@ impl Update {
                     _ => Kind::Replacement(d.to_buf()),
                 }
             }
+        };
+        Ok(Update { kind })
+    }
+
+    /// Fails where the `u` of a statement is neither a document nor a pipeline.
+    pub fn check_kind(u: Val<'_>) -> Result<()> {
+        match u.tag {
+            tag::ARRAY | tag::DOCUMENT => Ok(()),
             t => bail!(
                 FailedToParse,
                 "Update argument must be either an object or an array, not {}",
                 tag::name(t)
             ),
-        };
-        Ok(Update { kind })
+        }
     }
 
     /// An update by a pipeline that is parsed already.

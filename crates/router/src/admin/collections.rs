@@ -94,7 +94,7 @@ pub(super) fn shard(router: &Router, command: &RoutedCommand<'_>) -> Outcome<Doc
         Some(Placement::Unsharded(unsharded)) => unsharded.shard,
         None => return Err(no_database(db)),
     };
-    let given = command.document("collation");
+    let given = command.own_collation();
     check_collation(given)?;
     let options = options_of(cluster, &primary, ns)?.unwrap_or_default();
     let wanted = Wanted {

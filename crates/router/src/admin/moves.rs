@@ -88,8 +88,8 @@ fn options(command: &RoutedCommand<'_>, within: &str) -> Outcome<MoveOptions> {
     }
     let throttled = [flag("secondaryThrottle")?, flag("_secondaryThrottle")?];
     let throttled = throttled.into_iter().flatten().next().unwrap_or(false);
-    let concern = command.document("writeConcern").filter(|_| throttled);
-    let max_time_ms = command.from_client.map_or(0, |c| c.generic.max_time_ms);
+    let concern = command.write_concern().filter(|_| throttled);
+    let max_time_ms = command.generic.max_time_ms;
     Ok(MoveOptions::within(max_time_ms).throttled(concern))
 }
 

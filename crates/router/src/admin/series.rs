@@ -49,7 +49,7 @@ pub(super) fn shard(
         )
         .into());
     }
-    check_collation(command.document("collation"))?;
+    check_collation(command.own_collation())?;
     // The database stays where it is meanwhile.
     let database = lock(cluster, db)?;
     cluster.end_pending_moves_under(&database, db)?;
@@ -84,7 +84,7 @@ pub(super) fn shard(
     let wanted = Wanted {
         key: &key,
         unique: false,
-        collation: own_collation(options_in(&made), command.document("collation"))?,
+        collation: own_collation(options_in(&made), command.own_collation())?,
         series: Series::new(told, &key),
     };
     let empty = size_on(cluster, &primary, &buckets)?.1 == 0;

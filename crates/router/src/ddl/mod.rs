@@ -7,7 +7,6 @@ pub(crate) mod rename;
 
 use crate::databases::{made_for, make_database};
 use crate::request::{RoutedCommand, finish};
-use crate::scratch::compute_for;
 use crate::state::Router;
 use crate::{admin, collection_uuid};
 use bson::{Doc, DocBuf, Val, Value, Writer, doc};
@@ -134,8 +133,7 @@ pub(crate) fn where_it_is(router: &Router, command: &RoutedCommand<'_>) -> Outco
     let ns = command.namespace()?;
     router.cluster.agree(&ns, |placement| {
         let Some(placement) = placement else {
-            // As a server that has nothing.
-            return compute_for(router, command.user.clone(), &command.whole());
+            return Ok(router.local.reply_about_nothing(&command.args()?)?);
         };
         let shards: Vec<Arc<str>> = match placement {
             Placement::Unsharded(Unsharded { shard, .. }) => vec![shard.clone()],

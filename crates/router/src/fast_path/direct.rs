@@ -108,7 +108,7 @@ pub(crate) fn begin(
     if command.db == "local" || command.in_transaction() || snapshot::wants_snapshot(command) {
         return None;
     }
-    if let Some(given) = command.field("$readPreference") {
+    if let Some(given) = command.generic.read_preference {
         ReadPreference::parse(given).ok()?;
     }
     router.cluster.hear_time(command.body);

@@ -66,7 +66,8 @@ impl Router {
             body: body.as_ref().map_or(request.body, DocBuf::as_doc),
             ..*request
         };
-        let command = RoutedCommand::of_client(user, parsed.common(), &as_user);
+        let command =
+            RoutedCommand::of_client(user, parsed.from_client(), &as_user, body.is_some());
         let (ticket, under_way) = direct::begin(self, loop_connections, &command)?;
         self.local.samplers.see(request);
         Some(Unfinished {
@@ -87,10 +88,7 @@ impl Router {
         request: &Request<'_>,
     ) -> Option<GoneOn> {
         let Sent { under_way, user } = sent;
-        let command = RoutedCommand {
-            user: user.clone(),
-            ..RoutedCommand::of(request).ok()?
-        };
+        let command = RoutedCommand::of(request).ok()?.by(user.clone());
         let finished = match mode.on_loop() {
             true => direct::finish(self, under_way, &command),
             false => direct::conclude(self, under_way, &command),

@@ -6,18 +6,13 @@
 
 use crate::access;
 use crate::request::{RoutedCommand, finish};
-use crate::scratch::compute_for;
 use crate::state::Router;
-use crate::state::transactions::id_of;
 use auth::{Action, Target};
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use cluster_view::Outcome;
 use cluster_view::metadata::all;
-use commands::LoggedIn;
 use errors::err;
 use mover::moves_under_way;
-use query::expr::{ParseEnv, Vars};
-use query::filter::Filter;
 
 /// An operation of a shard as the router shows it.
 fn of_shard(shard: &str, operation: Doc<'_>) -> DocBuf {
@@ -34,41 +29,27 @@ fn of_shard(shard: &str, operation: Doc<'_>) -> DocBuf {
     w.finish()
 }
 
-/// `currentOp`, the command.
+/// `currentOp`, the command: of this process, of the shards, and the moves under way.
 pub(crate) fn current(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
-    let user = command.user.clone();
-    let own = compute_for(router, user, &command.whole())?;
+    let (own, asked) = router.local.current_op(&command.step()?)?;
     let mut w = Writer::new();
     w.open_array("inprog");
-    let listed = |reply: &DocBuf| {
-        let list = reply.get("inprog").and_then(Val::as_array);
-        let docs = list.unwrap_or(Doc::EMPTY).values();
-        docs.filter_map(Val::as_doc)
-            .map(Doc::to_buf)
-            .collect::<Vec<_>>()
-    };
     for operation in listed(&own) {
-        w.push(operation.as_doc().as_val());
+        w.push(operation.as_val());
     }
-    let own_only = command.is("$ownOps")
-        || !access::may(command.user.as_deref(), Action::Inprog, Target::Cluster);
+    let own_only =
+        asked.own || !access::may(command.user.as_deref(), Action::Inprog, Target::Cluster);
     let ask = command.without(&["$db", "lsid", "$ownOps"]).finish();
-    let mut fields = Writer::new();
-    for e in ask.as_doc().iter().filter(|e| e.name != "$db") {
-        fields.val(e.name, e.val);
-    }
-    let ask = fields.finish();
+    let ask = without_db(ask.as_doc());
     for shard in router.cluster.shard_names()? {
         let reply = router.cluster.on_shard(&shard, "admin", ask.as_doc())?;
-        let all = listed(&reply);
-        for operation in all.iter().filter(|o| !own_only || is_of(command, o)) {
-            w.push(of_shard(&shard, operation.as_doc()).as_doc().as_val());
+        for operation in listed(&reply).filter(|o| !own_only || is_of(command, *o)) {
+            w.push(of_shard(&shard, operation).as_doc().as_val());
         }
     }
     if !own_only {
-        let wanted = Filter::parse(wanted(command).as_doc(), &ParseEnv::new())?;
         for operation in moves_under_way::operations(&router.cluster)? {
-            if wanted.matches_with(operation.as_doc(), &Vars::default())? {
+            if asked.shows(operation.as_doc())? {
                 w.push(operation.as_doc().as_val());
             }
         }
@@ -77,22 +58,15 @@ pub(crate) fn current(router: &Router, command: &RoutedCommand<'_>) -> Outcome<D
     Ok(finish(w, &[]))
 }
 
-/// Fields of `currentOp` that are no filter on operations.
-const NO_FILTER: [&str; 8] = [
-    "lsid",
-    "txnNumber",
-    "maxTimeMS",
-    "comment",
-    "readConcern",
-    "apiVersion",
-    "apiStrict",
-    "apiDeprecationErrors",
-];
+fn listed(reply: &DocBuf) -> impl Iterator<Item = Doc<'_>> {
+    let list = reply.get("inprog").and_then(Val::as_array);
+    list.unwrap_or(Doc::EMPTY).values().filter_map(Val::as_doc)
+}
 
-fn wanted(command: &RoutedCommand<'_>) -> DocBuf {
-    let mut w = Writer::new();
-    let fields = command.body.iter().skip(1);
-    for e in fields.filter(|e| !e.name.starts_with('$') && !NO_FILTER.contains(&e.name)) {
+/// A command for a shard, which is told the database beside it.
+fn without_db(command: Doc<'_>) -> DocBuf {
+    let mut w = Writer::with_capacity(command.len());
+    for e in command.iter().filter(|e| e.name != "$db") {
         w.val(e.name, e.val);
     }
     w.finish()
@@ -115,7 +89,9 @@ pub(crate) fn documents(
     for shard in router.cluster.shard_names()? {
         let set = router.cluster.shard(&shard)?;
         let operations = all(&set, "admin", ask.as_doc())?;
-        let seen = operations.iter().filter(|o| !own_only || is_of(command, o));
+        let seen = operations
+            .iter()
+            .filter(|o| !own_only || is_of(command, o.as_doc()));
         found.extend(seen.map(|o| of_shard(&shard, o.as_doc())));
     }
     if !own_only {
@@ -126,7 +102,7 @@ pub(crate) fn documents(
 
 pub(crate) fn kill(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     let Some(op) = command.field("op").and_then(Val::as_str) else {
-        return compute_for(router, command.user.clone(), &command.whole());
+        return Ok(router.local.kill_op(&command.step()?)?);
     };
     let at_shard = op
         .rsplit_once(':')
@@ -154,7 +130,7 @@ pub(crate) fn kill(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocB
 }
 
 /// Whether a shard's operation is the client's: by whose session it is.
-fn is_of(command: &RoutedCommand<'_>, operation: &DocBuf) -> bool {
+fn is_of(command: &RoutedCommand<'_>, operation: Doc<'_>) -> bool {
     let Some(user) = &command.user else {
         return true;
     };
@@ -167,22 +143,15 @@ fn is_of(command: &RoutedCommand<'_>, operation: &DocBuf) -> bool {
 fn is_own(router: &Router, command: &RoutedCommand<'_>, shard: &str, id: i32) -> Outcome<bool> {
     let ask = doc! {"currentOp": 1, "opid": id};
     let reply = router.cluster.on_shard(shard, "admin", ask.as_doc())?;
-    let list = reply.get("inprog").and_then(Val::as_array);
-    let mut found = list.unwrap_or(Doc::EMPTY).values().filter_map(Val::as_doc);
-    Ok(found.all(|operation| is_of(command, &operation.to_buf())))
+    Ok(listed(&reply).all(|operation| is_of(command, operation)))
 }
 
-/// `killSessions`, `killAllSessions`, `killAllSessionsByPattern`: here and on all shards.
+/// `killSessions`, `killAllSessions`, `killAllSessionsByPattern`: here and on all shards. Shards are told
+/// whose the sessions are: for them the router speaks, and not the user.
 pub(crate) fn kill_sessions(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
-    let reply = compute_for(router, command.user.clone(), &command.whole())?;
-    let ask = match (&command.user, command.name) {
-        (Some(user), "killSessions") => of_user(command, user),
-        _ => {
-            let given = command.field(command.name).unwrap_or(Val::NULL);
-            let mut w = Writer::new();
-            w.val(command.name, given);
-            w.finish()
-        }
+    let (reply, killed) = router.local.kill_sessions(&command.step()?)?;
+    let Some(ask) = killed.command() else {
+        return Ok(reply);
     };
     for shard in router.cluster.shard_names()? {
         router.cluster.on_shard(&shard, "admin", ask.as_doc())?;
@@ -190,41 +159,44 @@ pub(crate) fn kill_sessions(router: &Router, command: &RoutedCommand<'_>) -> Out
     Ok(reply)
 }
 
-/// The sessions that a user names, or all of the user's.
-fn of_user(command: &RoutedCommand<'_>, user: &LoggedIn) -> DocBuf {
-    let uid = bson::Value::binary(0, &user.uid);
-    let list = command.field("killSessions").and_then(Val::as_array);
-    let list = list.unwrap_or(Doc::EMPTY);
-    let mut w = Writer::new();
-    w.open_array("killAllSessionsByPattern");
-    for id in list.values().filter_map(|v| v.as_doc()?.get("id")) {
-        let lsid = doc! {"lsid": doc! {"id": id.to_value(), "uid": uid.clone()}};
-        w.push(lsid.as_doc().as_val());
-    }
-    if list.is_empty() {
-        w.push(doc! {"uid": uid}.as_doc().as_val());
-    }
-    w.close();
-    w.finish()
-}
-
 /// `endSessions`: here at once, on the shards soon. Their open transactions are aborted.
 pub(crate) fn end_sessions(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
-    let reply = compute_for(router, command.user.clone(), &command.whole())?;
-    let list = command.field("endSessions").and_then(Val::as_array);
+    let (reply, ended) = router.local.end_sessions(&command.step()?)?;
     let mut w = Writer::new();
     w.open_array("endSessions");
-    for session in list.unwrap_or(Doc::EMPTY).values().filter_map(Val::as_doc) {
-        let mut own = Writer::new();
-        own.extend(session);
-        if let Some(user) = command.user.as_ref().filter(|_| !session.contains("uid")) {
-            own.value("uid", bson::Value::binary(0, &user.uid));
-        }
-        let own = own.finish();
-        router.transactions.forget(&id_of(own.as_doc()));
-        w.push(own.as_doc().as_val());
+    for lsid in &ended {
+        router.transactions.forget(*lsid);
+        w.open_doc("")
+            .binary("id", 4, &lsid.id)
+            .binary("uid", 0, &lsid.uid)
+            .close();
     }
     w.close().str("$db", "admin");
     let _ = router.ended_sessions.0.try_send(w.finish());
     Ok(reply)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bson::{json, shell};
+
+    #[test]
+    fn an_operation_of_a_shard_says_where_it_is() {
+        for (operation, wanted) in [
+            (
+                r#"{"opid":7,"op":"query","client":"h:1"}"#,
+                r#"{ shard: "s0", opid: "s0:7", op: "query", client_s: "h:1" }"#,
+            ),
+            // It may be a router itself, or say so.
+            (
+                r#"{"shard":"x","desc":"idle"}"#,
+                r#"{ shard: "s0", desc: "idle" }"#,
+            ),
+            (r#"{"opid":"x"}"#, r#"{ shard: "s0", opid: "x" }"#),
+        ] {
+            let shown = of_shard("s0", json::parse(operation).unwrap().as_doc());
+            assert_eq!(shell::doc(shown.as_doc()), wanted);
+        }
+    }
 }

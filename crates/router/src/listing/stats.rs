@@ -1,7 +1,6 @@
 //! `dbStats`, `collStats`, `dataSize`, and what is checked on all shards: `validate`, `validateDBMetadata`.
 
 use crate::request::{RoutedCommand, finish};
-use crate::scratch::compute_for;
 use crate::state::Router;
 use bson::{Doc, DocBuf, Val, Writer};
 use cluster_view::Outcome;
@@ -123,8 +122,7 @@ pub(crate) fn of_collection(router: &Router, command: &RoutedCommand<'_>) -> Out
     };
     router.cluster.agree(&ns, |placement| {
         let Some(placement) = placement else {
-            // As a server that has nothing.
-            return compute_for(router, command.user.clone(), &command.whole());
+            return Ok(router.local.reply_about_nothing(&command.args()?)?);
         };
         let shards: Vec<Arc<str>> = match placement {
             Placement::Unsharded(Unsharded { shard, .. }) => vec![shard.clone()],
@@ -211,4 +209,44 @@ pub(crate) fn validate_metadata(router: &Router, command: &RoutedCommand<'_>) ->
     }
     w.close();
     Ok(finish(w, &[]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bson::{json, shell};
+
+    #[test]
+    fn statistics_of_shards_become_one() {
+        let one = r#"{"count":3,"size":30,"avgObjSize":10,"indexSizes":{"_id_":4,"a_1":2},"scaleFactor":1,"ok":1}"#;
+        let two = r#"{"count":1,"size":50,"avgObjSize":50,"indexSizes":{"_id_":8},"ok":1}"#;
+        let none = r#"{"count":0,"size":0,"ok":1}"#;
+        for (shards, wanted) in [
+            (
+                &[one, two][..],
+                "{ count: 4, size: 80, indexSizes: { _id_: 12, a_1: 2 }, capped: false, avgObjSize: 20.0, scaleFactor: 1 }",
+            ),
+            (
+                &[two, none],
+                "{ count: 1, size: 50, indexSizes: { _id_: 8 }, capped: false, avgObjSize: 50.0 }",
+            ),
+            (
+                &[none],
+                "{ count: 0, size: 0, indexSizes: {}, capped: false, avgObjSize: 0.0 }",
+            ),
+            (
+                &[],
+                "{ count: 0, size: 0, indexSizes: {}, capped: false, avgObjSize: 0.0 }",
+            ),
+        ] {
+            let replies: Vec<(Arc<str>, DocBuf)> = shards
+                .iter()
+                .map(|r| ("s".into(), json::parse(r).unwrap()))
+                .collect();
+            let mut w = Writer::new();
+            sum(&replies, &["count", "size"], &mut w);
+            write_merged_stats(&mut w, &replies);
+            assert_eq!(shell::doc(w.finish().as_doc()), wanted);
+        }
+    }
 }

@@ -12,7 +12,6 @@ use crate::reads::pipeline_parts::Parts;
 use crate::reads::small_side::Joins;
 use crate::reads::{change_stream, cluster_stages, merge_into, merging, search, synonyms, views};
 use crate::request::{RoutedCommand, own};
-use crate::scratch::compute_for;
 use crate::state::{Router, cursors};
 use crate::targeting::pipeline::{
     fuses, is_of_one_collection, joined_collections, pipeline_context, pipeline_targets, stage_of,
@@ -34,10 +33,7 @@ use std::sync::Arc;
 const SHARD_BATCH: i64 = 1000;
 
 pub(crate) fn run(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
-    let stages = command
-        .field("pipeline")
-        .and_then(Val::as_array)
-        .unwrap_or(Doc::EMPTY);
+    let stages = command.stages();
     let first = stages.values().next().and_then(stage_of);
     if let Some(("$changeStream", spec)) = first {
         return change_stream::open(router, command, stages, spec);
@@ -90,7 +86,7 @@ pub(crate) fn run(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBu
 /// for it.
 fn check_target(command: &RoutedCommand<'_>, stages: Doc<'_>) -> Outcome<()> {
     let mut env = ParseEnv::new();
-    for e in command.document("let").unwrap_or(Doc::EMPTY) {
+    for e in command.variables().unwrap_or(Doc::EMPTY) {
         env.define(e.name)?;
     }
     let mut last = Writer::new_array();
@@ -210,7 +206,7 @@ fn fused(router: &Router, command: &RoutedCommand<'_>, ns: &str) -> Outcome<DocB
     let stages = command.field("pipeline").unwrap_or(Val::NULL);
     let whole = RouterPipeline {
         collection: Some(command.collection()),
-        ..command.here(stages, command.document("collation"))
+        ..command.here(stages, command.own_collation())
     };
     merging::first_batch(router, command, ns, whole, None, &[])
 }
@@ -224,7 +220,7 @@ fn behind(
 ) -> Outcome<DocBuf> {
     let ns = command.cursor_ns();
     let rest = list(stages.values().skip(1));
-    let rest = command.here(rest.as_val(), command.document("collation"));
+    let rest = command.here(rest.as_val(), command.own_collation());
     let merge = Merge::of_documents(&ns, documents);
     merging::first_batch(router, command, &ns, rest, Some(merge), replies)
 }
@@ -265,7 +261,8 @@ fn without_collection(
     stages: Doc<'_>,
 ) -> Outcome<DocBuf> {
     if command.is("explain") {
-        return compute_for(router, command.user.clone(), &command.whole());
+        let shown = command.whole();
+        return Ok((router.local).explain_pipeline(&command.step()?, shown.as_doc())?);
     }
     if let Some(written) = Written::of(command.db, stages)? {
         check_target(command, stages)?;
@@ -276,7 +273,7 @@ fn without_collection(
     {
         return behind(router, command, (documents, &[]), stages);
     }
-    let whole = command.here(stages.as_array_val(), command.document("collation"));
+    let whole = command.here(stages.as_array_val(), command.own_collation());
     merging::first_batch(router, command, &command.cursor_ns(), whole, None, &[])
 }
 
@@ -298,8 +295,7 @@ pub(crate) fn apart(
     command: &RoutedCommand<'_>,
     one: &str,
 ) -> Outcome<Option<Apart>> {
-    let stages = command.field("pipeline").and_then(Val::as_array);
-    let stages = stages.unwrap_or(Doc::EMPTY);
+    let stages = command.stages();
     if command.collection().is_empty() || !is_of_one_collection(command.db, stages) {
         return Ok(None);
     }

@@ -320,9 +320,8 @@ impl ChangeStream {
         command: &RoutedCommand<'_>,
         id: i64,
     ) -> Outcome<(DocBuf, bool)> {
-        let wait = command.int("maxTimeMS").filter(|ms| *ms > 0);
-        let wait = wait.map_or(AWAIT, |ms| Duration::from_millis(ms.unsigned_abs()));
-        let most = command.int("batchSize").filter(|n| *n > 0);
+        let wait = command.time().unwrap_or(AWAIT);
+        let most = command.more();
         let began = self.waits_since.take().unwrap_or_else(Instant::now);
         let left = wait.saturating_sub(began.elapsed());
         let turn = Waiting::begin();

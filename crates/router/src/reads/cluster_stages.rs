@@ -58,8 +58,7 @@ pub(crate) fn documents(
 
 /// Fails where the first stage is not as it has to be, or another one of its name is behind it.
 fn check(command: &RoutedCommand<'_>, name: &str) -> Outcome<()> {
-    let stages = command.field("pipeline").and_then(Val::as_array);
-    let stages = stages.unwrap_or(Doc::EMPTY).values().enumerate();
+    let stages = command.stages().values().enumerate();
     let is_named = |stage: &Val<'_>| stage_of(*stage).is_some_and(|(of, _)| of == name);
     let named = list(stages.filter(|(n, s)| *n == 0 || is_named(s)).map(|s| s.1));
     let context = ParseCtx::new(command.db, None, ParseEnv::new());

@@ -61,7 +61,7 @@ impl CursorSource for Merge {
         ns: &str,
         id: i64,
     ) -> Outcome<(DocBuf, bool)> {
-        let most = command.int("batchSize").filter(|n| *n > 0);
+        let most = command.more();
         let mut w = Writer::new();
         w.open_doc("cursor").open_array("nextBatch");
         let done = self.fill(&router.cluster, &mut w, most)?;

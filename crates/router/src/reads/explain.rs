@@ -4,10 +4,11 @@ use crate::listing::stats::sum;
 use crate::reads::pipeline_parts::Parts;
 use crate::reads::small_side::Joins;
 use crate::reads::{aggregate, views};
-use crate::request::{RoutedCommand, finish, own};
-use crate::scratch::compute_for;
+use crate::request::{RoutedCommand, finish};
 use crate::state::Router;
-use crate::targeting::pipeline::{fuses, joined_collections, pipeline_context, pipeline_targets};
+use crate::targeting::pipeline::{
+    fuses, joined_collections, pipeline_context, pipeline_targets, stage_of,
+};
 use crate::targeting::targets;
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use cluster_view::Outcome;
@@ -39,7 +40,41 @@ pub(crate) fn explain(router: &Router, command: &RoutedCommand<'_>) -> Outcome<D
     for e in command.body.iter().skip(1) {
         w.val(e.name, e.val);
     }
-    own(router, &w.finish(), explain)
+    let below = w.finish();
+    let request = Request::own(below.as_doc());
+    let below = RoutedCommand::of(&request)?.by(command.user.clone());
+    sound(explain(router, &below)?)
+}
+
+/// `aggregate`: with the argument `explain` it is shown, as by the command `explain`.
+pub(crate) fn aggregate(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
+    let streams = command.stages().values().next().and_then(stage_of);
+    let streams = streams.is_some_and(|(name, _)| name == "$changeStream");
+    if !command.is("explain") || command.collection().is_empty() || streams {
+        return aggregate::run(router, command);
+    }
+    let generic = |name: &str| matches!(name, "lsid" | "maxTimeMS" | "comment" | "$db");
+    let mut w = Writer::new();
+    w.open_doc("explain");
+    let whole = command.whole();
+    for e in whole
+        .as_doc()
+        .iter()
+        .filter(|e| e.name != "explain" && !generic(e.name))
+    {
+        w.val(e.name, e.val);
+    }
+    if !command.body.contains("cursor") {
+        w.open_doc("cursor").close();
+    }
+    w.close().str("verbosity", "queryPlanner");
+    for e in whole.as_doc().iter().filter(|e| generic(e.name)) {
+        w.val(e.name, e.val);
+    }
+    let explained = w.finish();
+    let request = Request::own(explained.as_doc());
+    let explained = RoutedCommand::of(&request)?.by(command.user.clone());
+    sound(explain(router, &explained)?)
 }
 
 /// Where an explained command looks for documents.
@@ -67,11 +102,13 @@ fn explain_stored(
 ) -> Outcome<DocBuf> {
     let ns = format!("{}.{}", command.db, inner.collection());
     let is_pipeline = inner.body.first().is_some_and(|e| e.name == "aggregate");
-    let stages = inner.field("pipeline").and_then(Val::as_array);
-    let stages = stages.filter(|_| is_pipeline).unwrap_or(Doc::EMPTY);
+    let stages = match is_pipeline {
+        true => inner.stages(),
+        false => Doc::EMPTY,
+    };
     router.cluster.agree(&ns, |placement| {
         let Some(placement) = placement else {
-            return compute_for(router, command.user.clone(), &command.whole());
+            return Ok(router.local.explain_absent(&command.step()?)?);
         };
         let shards = match is_pipeline {
             true => pipeline_targets(inner, inner.body, placement, stages)?,
@@ -89,7 +126,7 @@ fn explain_stored(
         }
         if is_pipeline {
             let own = placement.table().and_then(|t| t.entry.collation.as_ref());
-            let collation = inner.document("collation").or(own.map(DocBuf::as_doc));
+            let collation = inner.own_collation().or(own.map(DocBuf::as_doc));
             return explain_pipeline(router, command, inner.body, collation, (placement, &shards));
         }
         let to_each: Vec<_> = shards.iter().map(|s| (s.clone(), whole.clone())).collect();

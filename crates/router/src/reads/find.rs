@@ -10,14 +10,16 @@ use crate::reads::views;
 use crate::request::{RoutedCommand, finish};
 use crate::state::{Router, cursors};
 use crate::targeting::targets;
-use bson::{Doc, DocBuf, Val, Writer};
+use bson::{Doc, DocBuf, Val, Value, Writer};
 use cluster_view::Outcome;
 use cluster_view::metadata::Placement;
 use cluster_view::reply::sound;
+use commands::Commands;
 use query::collation::{self, Collation};
 use query::filter::Filter;
 use query::metadata::asks_for;
 use query::sort::SortPattern;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Documents of a batch from a shard, where the client does not say how many.
@@ -29,7 +31,7 @@ fn nowhere(
     command: &RoutedCommand<'_>,
     nothing: impl FnOnce() -> DocBuf,
 ) -> Outcome<DocBuf> {
-    router.local.check_over_nothing(command.request)?;
+    router.local.check_over_nothing(&command.args()?)?;
     Ok(nothing())
 }
 
@@ -100,10 +102,7 @@ impl Scattered {
         placement: &Placement,
         ns: &str,
     ) -> Outcome<Option<Scattered>> {
-        let number = |name: &str| command.int(name).unwrap_or(0);
-        let (skip, limit) = (number("skip").max(0), number("limit"));
-        let single = command.is("singleBatch") || limit < 0;
-        let limit = limit.saturating_abs();
+        let paging = Commands::paging_of_find(&command.args()?)?;
         let collation = commands::given_collation(command.collation(placement))?.flatten();
         let order = match order_of(command, collation.as_ref())? {
             Order::By(sort) if sort.has_meta() => return Ok(None),
@@ -120,10 +119,10 @@ impl Scattered {
         if let (Some(projection), None) = (projection, post_merge) {
             w.doc("projection", projection);
         }
-        let most = command.int("batchSize");
+        let most = paging.batch.map(at_most_i64);
         let batch = most.filter(|n| *n > 0).unwrap_or(SHARD_BATCH);
-        if limit > 0 {
-            w.i64("limit", limit.saturating_add(skip));
+        if let Some(limit) = paging.limit {
+            w.i64("limit", at_most_i64(limit.saturating_add(paging.skip)));
         }
         w.i64("batchSize", if most == Some(0) { 0 } else { batch });
         let filter = command.document("filter").unwrap_or(Doc::EMPTY);
@@ -132,20 +131,20 @@ impl Scattered {
             parts: Vec::new(),
             order,
             wrapped: false,
-            skip: skip.unsigned_abs(),
-            left: (limit > 0).then(|| limit.unsigned_abs()),
+            skip: paging.skip,
+            left: paging.limit,
             batch,
             session: command.session_fields(),
             share: None,
             projection: post_merge
-                .map(|p| PostMergeProjection::parse(p, filter, collation, command.document("let")))
+                .map(|p| PostMergeProjection::parse(p, filter, collation, command.variables()))
                 .transpose()?,
         };
         Ok(Some(Scattered {
             each: w.finish(),
             merge,
             most,
-            single,
+            single: paging.single_batch,
         }))
     }
 
@@ -167,6 +166,10 @@ impl Scattered {
         let ns = self.merge.ns.clone();
         first_batch(router, self.merge, &ns, self.most, self.single, replies)
     }
+}
+
+fn at_most_i64(n: u64) -> i64 {
+    i64::try_from(n).unwrap_or(i64::MAX)
 }
 
 /// The order in which a find gives its documents.
@@ -217,30 +220,33 @@ fn count_stored(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf>
                 .cluster
                 .send(placement, shard, command.whole().as_doc(), &[]);
         }
-        let (skip, limit) = (
-            command.int("skip").unwrap_or(0),
-            command.int("limit").unwrap_or(0),
-        );
+        let (skip, limit) = Commands::bounds_of_count(&command.args()?)?;
         let mut w = command.without(&["skip", "limit"]);
-        if limit != 0 {
-            w.i64("limit", limit.saturating_abs().saturating_add(skip));
+        if limit > 0 {
+            w.i64("limit", at_most_i64(limit.saturating_add(skip)));
         }
         let each = w.finish();
         let commands: Vec<_> = shards.iter().map(|s| (s.clone(), each.clone())).collect();
         let replies = router.scatter(command, placement, &commands)?;
-        let mut n = 0i64;
-        for reply in &replies {
-            let reply = sound(reply.clone())?;
-            n += reply.get("n").and_then(Val::to_i64_exact).unwrap_or(0);
-        }
-        n = (n - skip).max(0);
-        if limit != 0 {
-            n = n.min(limit.saturating_abs());
-        }
         let mut w = Writer::new();
-        w.int("n", n);
+        w.int("n", counted(&replies, skip, limit)?);
         Ok(finish(w, &replies))
     })
+}
+
+/// What a count comes to that shards have made without `skip`.
+fn counted(replies: &[DocBuf], skip: u64, limit: u64) -> Outcome<i64> {
+    let mut n = 0u64;
+    for reply in replies {
+        let reply = sound(reply.clone())?;
+        let of_shard = reply.get("n").and_then(Val::to_i64_exact).unwrap_or(0);
+        n = n.saturating_add(of_shard.max(0).unsigned_abs());
+    }
+    n = n.saturating_sub(skip);
+    Ok(at_most_i64(match limit {
+        0 => n,
+        limit => n.min(limit),
+    }))
 }
 
 pub(crate) fn distinct(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
@@ -266,31 +272,37 @@ fn distinct_stored(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocB
         if let [shard] = shards.as_slice() {
             return router.send(command, placement, shard, &command.whole(), &[]);
         }
+        Commands::check_arguments(&command.args()?)?;
         let each = command.whole();
         let commands: Vec<_> = shards.iter().map(|s| (s.clone(), each.clone())).collect();
         let replies = router.scatter(command, placement, &commands)?;
         let collation = commands::given_collation(command.collation(placement))?.flatten();
-        let mut values: std::collections::BTreeMap<Vec<u8>, bson::Value> = Default::default();
-        for reply in &replies {
-            let reply = sound(reply.clone())?;
-            let found = reply
-                .get("values")
-                .and_then(Val::as_array)
-                .unwrap_or(Doc::EMPTY);
-            for v in found.values() {
-                values
-                    .entry(collation::key_of(collation.as_ref(), v))
-                    .or_insert_with(|| v.to_value());
-            }
-        }
         let mut w = Writer::new();
         w.open_array("values");
-        for v in values.values() {
+        for v in distinct_values(&replies, collation.as_ref())?.values() {
             w.push(v.as_val());
         }
         w.close();
         Ok(finish(w, &replies))
     })
+}
+
+/// The values that shards have found, in their order: of those that are equal under the collation one.
+fn distinct_values(
+    replies: &[DocBuf],
+    collation: Option<&Collation>,
+) -> Outcome<BTreeMap<Vec<u8>, Value>> {
+    let mut values = BTreeMap::new();
+    for reply in replies {
+        let reply = sound(reply.clone())?;
+        let found = reply.get("values").and_then(Val::as_array);
+        for v in found.unwrap_or(Doc::EMPTY).values() {
+            values
+                .entry(collation::key_of(collation, v))
+                .or_insert_with(|| v.to_value());
+        }
+    }
+    Ok(values)
 }
 
 /// One document by a filter that names its place, or from whichever shard has it. `within`: the
@@ -317,4 +329,110 @@ pub(crate) fn one(
     let cursor = reply.get("cursor").and_then(Val::as_doc);
     let batch = cursor.and_then(|c| c.get("firstBatch")?.as_array());
     Ok(batch.and_then(|b| b.values().next()?.as_doc().map(|d| d.to_buf())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::targeting::testing::{table, with_command};
+    use bson::{json, shell};
+
+    fn replies(texts: &[&str]) -> Vec<DocBuf> {
+        texts.iter().map(|t| json::parse(t).unwrap()).collect()
+    }
+
+    #[test]
+    fn counts_of_shards_become_one() {
+        let shards = replies(&[r#"{"n":7,"ok":1}"#, r#"{"n":5,"ok":1}"#]);
+        for (skip, limit, wanted) in [
+            (0, 0, 12),
+            (3, 0, 9),
+            (0, 10, 10),
+            (3, 4, 4),
+            (10, 4, 2),
+            (12, 0, 0),
+            (u64::MAX, 0, 0),
+            (0, u64::MAX, 12),
+        ] {
+            assert_eq!(
+                counted(&shards, skip, limit).unwrap(),
+                wanted,
+                "{skip} {limit}"
+            );
+        }
+        assert_eq!(counted(&[], 0, 0).unwrap(), 0);
+        let failed = replies(&[r#"{"n":7,"ok":1}"#, r#"{"ok":0,"code":50,"errmsg":"late"}"#]);
+        assert_eq!(counted(&failed, 0, 0).unwrap_err().into_error().code.0, 50);
+    }
+
+    #[test]
+    fn values_of_shards_become_one_list() {
+        let shards = [
+            r#"{"values":["b","A",3],"ok":1}"#,
+            r#"{"values":["a",3.0,null],"ok":1}"#,
+        ];
+        let strength_two = json::parse(r#"{"locale":"en","strength":2}"#).unwrap();
+        let english = commands::given_collation(Some(strength_two.as_doc()));
+        for (collation, wanted) in [
+            (None, r#"null 3 "A" "a" "b""#),
+            (english.unwrap().flatten(), r#"null 3 "A" "b""#),
+        ] {
+            let values = distinct_values(&replies(&shards), collation.as_ref()).unwrap();
+            let values: Vec<String> = values.values().map(|v| v.as_val().to_string()).collect();
+            assert_eq!(values.join(" "), wanted);
+        }
+    }
+
+    /// A shard is asked for what may be among the first of all shards, and no more.
+    #[test]
+    fn what_each_shard_is_asked_for() {
+        let placement = Placement::Sharded(Arc::new(table(&[5])));
+        for (command, each, skip, left) in [
+            (
+                r#"{"find":"c"}"#,
+                r#"{ find: "c", $db: "d", batchSize: 1000 }"#,
+                0,
+                None,
+            ),
+            (
+                r#"{"find":"c","skip":3,"limit":4}"#,
+                r#"{ find: "c", $db: "d", limit: 7, batchSize: 1000 }"#,
+                3,
+                Some(4),
+            ),
+            (
+                r#"{"find":"c","skip":2.5,"limit":3.5,"batchSize":0}"#,
+                r#"{ find: "c", $db: "d", limit: 5, batchSize: 0 }"#,
+                2,
+                Some(3),
+            ),
+            // Sort keys are of whole documents.
+            (
+                r#"{"find":"c","sort":{"a":1},"projection":{"b":1},"singleBatch":true,"batchSize":7}"#,
+                r#"{ find: "c", sort: { a: 1 }, $db: "d", batchSize: 7 }"#,
+                0,
+                None,
+            ),
+            (
+                r#"{"find":"c","projection":{"b":1}}"#,
+                r#"{ find: "c", $db: "d", projection: { b: 1 }, batchSize: 1000 }"#,
+                0,
+                None,
+            ),
+        ] {
+            with_command(command, |command| {
+                let asked = Scattered::of(command, &placement, "d.c").unwrap().unwrap();
+                assert_eq!(shell::doc(asked.each.as_doc()), each);
+                assert_eq!((asked.merge.skip, asked.merge.left), (skip, left), "{each}");
+            });
+        }
+        for (command, code) in [
+            (r#"{"find":"c","limit":"x"}"#, 14),
+            (r#"{"find":"c","skip":-1}"#, 2),
+            (r#"{"find":"c","nope":1}"#, 40415),
+        ] {
+            let failed = with_command(command, |c| Scattered::of(c, &placement, "d.c").err());
+            assert_eq!(failed.unwrap().into_error().code.0, code, "{command}");
+        }
+    }
 }

@@ -186,10 +186,7 @@ fn fill(
     let Some((apart, shard, under_way)) = begin_beside(router, command, &body, before, target)?
     else {
         let request = Request::own(body.as_doc());
-        let reads = RoutedCommand {
-            user: command.user.clone(),
-            ..RoutedCommand::of(&request)?
-        };
+        let reads = RoutedCommand::of(&request)?.by(command.user.clone());
         let reply = sound(aggregate::run(router, &reads)?)?;
         return hand_on(router, command, reply, target, concerns);
     };
@@ -568,7 +565,7 @@ fn replace(
     w.str("aggregate", name);
     w.open_array("pipeline").push(last);
     w.close().value("cursor", doc! {});
-    if let Some(concern) = command.field("writeConcern") {
+    if let Some(concern) = command.generic.write_concern {
         w.val("writeConcern", concern);
     }
     w.str("mergeTarget", &written.ns()).str("$db", &written.db);

@@ -44,7 +44,7 @@ pub(crate) fn first_batch(
         w.i64("id", id).str("ns", ns).close();
         finish(w, replies)
     };
-    let reply = (router.local).open_pipeline(&command.step(), stages, rows, complete);
+    let reply = (router.local).open_pipeline(&command.step()?, stages, rows, complete);
     if let Some(merge) = merge.filter(|_| ended) {
         merge.lock().close(&router.cluster);
     }
@@ -65,13 +65,13 @@ impl CursorSource for Kept {
         ns: &str,
         id: i64,
     ) -> Outcome<(DocBuf, bool)> {
-        let most = command.int("batchSize").filter(|n| *n > 0);
+        let most = command.more();
         let most = most.map(i64::unsigned_abs);
         let complete = |mut w: Writer, done| {
             w.i64("id", if done { 0 } else { id }).str("ns", ns).close();
             finish(w, &[])
         };
-        Ok((router.local).next_batch(&command.step(), &mut self.pipeline, most, complete)?)
+        Ok((router.local).next_batch(&command.step()?, &mut self.pipeline, most, complete)?)
     }
 
     fn close(self: Box<Self>, router: &Router, _: &str) {

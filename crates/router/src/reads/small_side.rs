@@ -88,8 +88,7 @@ impl<'j> Joins<'j> {
     /// Whether shards may read it when they come to it: no snapshot is named, and no stage within needs
     /// more than a document.
     fn may_be_read_late(&self, spec: Doc<'_>) -> bool {
-        let level = self.command.document("readConcern");
-        let level = level.and_then(|c| c.get("level")?.as_str());
+        let level = self.command.read_level();
         let stages = spec.get("pipeline").and_then(Val::as_array);
         let stages = stages.unwrap_or(Doc::EMPTY);
         let streams = |s: Val<'_>| stage_of(s).is_some_and(|(name, _)| STREAMING.contains(&name));

@@ -221,7 +221,7 @@ enum Stamps {
 
 fn stamps(router: &Router, command: &RoutedCommand<'_>, ns: &str) -> Outcome<Stamps> {
     let collection = ns.split_once('.').map_or(ns, |(_, c)| c);
-    let concern = command.document("readConcern");
+    let concern = command.read_concern();
     let causal = concern.is_some_and(|d| d.contains("afterClusterTime"));
     let body = doc! {"_pandoStamp": collection, "causal": causal, "$db": command.db};
     let of = |placement: Option<&Placement>| {

@@ -157,7 +157,7 @@ fn over_pipeline(
 
 /// A view is read by its own collation.
 fn check_collation(command: &RoutedCommand<'_>, view: &View) -> Outcome<()> {
-    let given = commands::given_collation(command.document("collation"))?;
+    let given = commands::given_collation(command.own_collation())?;
     let own = commands::given_collation(Some(view.collation.as_doc()))?;
     match given {
         Some(given) if given != own.flatten() => Err(err!(
@@ -190,7 +190,7 @@ fn skip_and_limit(w: &mut Writer, command: &RoutedCommand<'_>) {
 /// A find of a collection that is sorted by how well documents match, which only their shards know:
 /// as a pipeline.
 pub(crate) fn find_by_score(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
-    let collation = command.document("collation").map(Doc::to_buf);
+    let collation = command.own_collation().map(Doc::to_buf);
     let itself = View {
         on: command.collection().into(),
         pipeline: DocBuf::new(),

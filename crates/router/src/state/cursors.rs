@@ -146,9 +146,8 @@ impl Cursors {
         let share = share?;
         if let Some(cursor) = self.open.lock().get_mut(&id) {
             cursor.share = Some(share);
-            cursor.lsid = lsid_of(command);
-            cursor.no_timeout =
-                command.field("noCursorTimeout").and_then(Val::as_bool) == Some(true);
+            cursor.lsid = command.generic.lsid;
+            cursor.no_timeout = command.is("noCursorTimeout");
             if let Some(user) = &command.user {
                 cursor.owner = Some(user.name.to_string());
                 cursor.command = body.to_buf();
@@ -217,16 +216,6 @@ impl OtherCursors for Cursors {
             opened: self.opened.load(Relaxed),
         }
     }
-}
-
-/// The session of a command, as shards are told it.
-fn lsid_of(command: &RoutedCommand<'_>) -> Option<Lsid> {
-    let lsid = command.document("lsid")?;
-    let bytes = |name| lsid.get(name).and_then(Val::as_binary).map(|b| b.1);
-    let id = bytes("id")?.try_into().ok()?;
-    let of_user = command.user.as_ref().map(|user| user.uid);
-    let uid = bytes("uid").and_then(|uid| uid.try_into().ok()).or(of_user);
-    Some(uid.map_or(Lsid::unowned(id), |uid| Lsid { id, uid }))
 }
 
 /// Puts another cursor number in the place of a reply's own.

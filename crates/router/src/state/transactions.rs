@@ -5,6 +5,7 @@
 //! takes the place of others.
 
 use crate::request::RoutedCommand;
+use auth::session_id::Lsid;
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use cluster_view::upstream::with_fields;
 use cluster_view::{Failure, Outcome};
@@ -50,21 +51,17 @@ pub(crate) struct Transactions(Mutex<Remembered>);
 /// Invariant: `many` counts the sessions of each user in `all`, and no user has none.
 #[derive(Default)]
 struct Remembered {
-    all: HashMap<Vec<u8>, Transaction>,
-    /// By user: what of a session's name follows its `id`.
-    many: HashMap<Vec<u8>, usize>,
+    all: HashMap<Session, Transaction>,
+    /// By user.
+    many: HashMap<[u8; 32], usize>,
     statements: u64,
 }
 
-/// The bytes of `id` in a session's name.
-const ID_BYTES: usize = 16;
-
-fn user_of(session: &[u8]) -> &[u8] {
-    session.get(ID_BYTES..).unwrap_or_default()
-}
+/// A session's `id` and `uid`: both count for where it is kept, because clients choose them.
+type Session = ([u8; 16], [u8; 32]);
 
 impl Remembered {
-    fn insert(&mut self, session: Vec<u8>, new: Transaction, most: usize) {
+    fn insert(&mut self, session: Session, new: Transaction, most: usize) {
         if let Some(known) = self.all.get_mut(&session) {
             *known = new;
             return;
@@ -72,19 +69,19 @@ impl Remembered {
         if self.all.len() >= most {
             self.make_room(most / PART);
         }
-        *self.many.entry(user_of(&session).to_vec()).or_default() += 1;
+        *self.many.entry(session.1).or_default() += 1;
         self.all.insert(session, new);
     }
 
-    fn remove(&mut self, session: &[u8]) {
-        if self.all.remove(session).is_none() {
+    fn remove(&mut self, session: Session) {
+        if self.all.remove(&session).is_none() {
             return;
         }
-        let user = user_of(session);
-        match self.many.get_mut(user) {
+        let user = session.1;
+        match self.many.get_mut(&user) {
             Some(many) if *many > 1 => *many -= 1,
             _ => {
-                let many = self.many.remove(user);
+                let many = self.many.remove(&user);
                 assert_eq!(many, Some(1), "the sessions of each user are counted");
             }
         }
@@ -96,31 +93,24 @@ impl Remembered {
         let Some((user, _)) = self.many.iter().max_by_key(|(_, many)| **many) else {
             return;
         };
-        let own = (self.all.iter()).filter(|(session, t)| user_of(session) == user && !t.busy);
-        let mut own: Vec<(bool, u64, Vec<u8>)> = own
-            .map(|(session, t)| (!t.aborted && !t.ending, t.used, session.clone()))
+        let own = (self.all.iter()).filter(|(session, t)| session.1 == *user && !t.busy);
+        let mut own: Vec<(bool, u64, Session)> = own
+            .map(|(session, t)| (!t.aborted && !t.ending, t.used, *session))
             .collect();
         let some = some.max(1).min(own.len());
         if some < own.len() {
             own.select_nth_unstable(some);
         }
         for (.., session) in own.drain(..some) {
-            self.remove(&session);
+            self.remove(session);
         }
     }
 }
 
-/// What tells a session from others.
-pub(crate) fn id_of(lsid: Doc<'_>) -> Vec<u8> {
-    let parts = ["id", "uid"]
-        .iter()
-        .filter_map(|f| lsid.get(f)?.as_binary());
-    parts.flat_map(|(_, bytes)| bytes).copied().collect()
-}
-
-pub(crate) fn session_of(command: &RoutedCommand<'_>) -> (Vec<u8>, i64) {
-    let lsid = command.document("lsid").unwrap_or(Doc::EMPTY);
-    (id_of(lsid), command.int("txnNumber").unwrap_or(-1))
+/// The session and the number of a command.
+fn session_of(command: &RoutedCommand<'_>) -> (Session, i64) {
+    let lsid = command.generic.lsid.unwrap_or(Lsid::unowned([0; 16]));
+    ((lsid.id, lsid.uid), command.txn_number())
 }
 
 pub(crate) fn unknown(number: i64) -> Failure {
@@ -149,7 +139,7 @@ impl Transactions {
     /// A statement that comes from a client: the first begins its transaction.
     pub fn begin_statement(&self, command: &RoutedCommand<'_>) -> Outcome<()> {
         let (session, number) = session_of(command);
-        let starts = command.is("startTransaction");
+        let starts = command.generic.start_transaction;
         let mut remembered = self.0.lock();
         remembered.statements += 1;
         let used = remembered.statements;
@@ -174,7 +164,7 @@ impl Transactions {
             _ => {
                 let new = Transaction {
                     number,
-                    read_concern: command.document("readConcern").map(|d| d.to_buf()),
+                    read_concern: command.read_concern().map(Doc::to_buf),
                     used,
                     ..Transaction::default()
                 };
@@ -185,8 +175,8 @@ impl Transactions {
     }
 
     /// Forgets the transaction of a session that ends with it.
-    pub fn forget(&self, session: &[u8]) {
-        self.0.lock().remove(session);
+    pub fn forget(&self, session: Lsid) {
+        self.0.lock().remove((session.id, session.uid));
     }
 
     /// The statement as a shard has to get it.
@@ -247,7 +237,7 @@ impl Transactions {
                 t.recovery = Some(shard.clone());
             }
         });
-        noted.ok_or_else(|| unknown(session_of(command).1))
+        noted.ok_or_else(|| unknown(command.txn_number()))
     }
 
     /// By which shard the outcome is known.
@@ -285,11 +275,10 @@ fn not_first(body: &DocBuf) -> DocBuf {
 mod tests {
     use super::*;
 
-    fn session(user: u8, n: u32) -> Vec<u8> {
-        let mut name = vec![0; ID_BYTES];
-        name[..4].copy_from_slice(&n.to_be_bytes());
-        name.extend([user; 32]);
-        name
+    fn session(user: u8, n: u32) -> Session {
+        let mut id = [0; 16];
+        id[..4].copy_from_slice(&n.to_be_bytes());
+        (id, [user; 32])
     }
 
     fn used(used: u64) -> Transaction {
@@ -330,7 +319,7 @@ mod tests {
         assert!((0..40).all(|n| has(1, n)) && has(2, 1) && !has(2, 0));
         assert!((4500..5000).all(|n| has(2, n)) && !has(2, 2));
         for n in 0..40 {
-            remembered.remove(&session(1, n));
+            remembered.remove(session(1, n));
         }
         assert_eq!(remembered.many.len(), 1);
     }

@@ -158,7 +158,7 @@ pub(crate) fn check_may_move(command: &RoutedCommand<'_>, many: bool) -> Outcome
         )
         .into());
     }
-    if !command.in_transaction() && command.field("txnNumber").is_none() {
+    if command.generic.txn_number.is_none() && !command.in_transaction() {
         return Err(err!(
             IllegalOperation,
             "Must run update to shard key field in a multi-statement transaction or with retryWrites: true."
@@ -252,9 +252,13 @@ mod tests {
     fn a_document_moves_by_a_retry_or_in_a_transaction() {
         for (more, many, refused) in [
             ("", false, Some(20)),
-            (r#","txnNumber":1"#, false, None),
-            (r#","txnNumber":1,"autocommit":false"#, false, None),
-            (r#","txnNumber":1"#, true, Some(72)),
+            (r#","txnNumber":{"$numberLong":"1"}"#, false, None),
+            (
+                r#","txnNumber":{"$numberLong":"1"},"autocommit":false"#,
+                false,
+                None,
+            ),
+            (r#","txnNumber":{"$numberLong":"1"}"#, true, Some(72)),
         ] {
             let command = format!(r#"{{"update":"c"{more}}}"#);
             with_command(&command, |command| {

@@ -43,6 +43,24 @@ pub(crate) fn value(text: &str) -> DocBuf {
     json::parse(&format!("{{\"v\":{text}}}")).unwrap()
 }
 
+/// The same with the command of a client that is not logged in.
+pub(crate) fn with_command_of<T>(text: &str, test: impl FnOnce(&RoutedCommand<'_>) -> T) -> T {
+    let body = json::parse(text).unwrap();
+    let request = Request {
+        legacy_db: Some("d"),
+        ..Request::own(body.as_doc())
+    };
+    let known = front::specification::lookup(request.command()).unwrap();
+    let parsed = front::ParsedCommand::of(known, &request).unwrap();
+    let from_client = parsed.from_client();
+    test(&RoutedCommand::of_client(
+        None,
+        from_client,
+        &request,
+        false,
+    ))
+}
+
 /// Runs `test` with a command of the database `d`.
 pub(crate) fn with_command<T>(text: &str, test: impl FnOnce(&RoutedCommand<'_>) -> T) -> T {
     let body = json::parse(text).unwrap();

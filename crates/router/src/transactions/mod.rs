@@ -17,7 +17,7 @@ pub(crate) mod snapshot;
 
 use crate::request::{RoutedCommand, finish};
 use crate::state::Router;
-use crate::state::transactions::{Participant, TRANSIENT, Transaction, session_of, unknown};
+use crate::state::transactions::{Participant, TRANSIENT, Transaction, unknown};
 use bson::{DocBuf, Val, Writer, doc};
 use cluster_view::metadata::Placement;
 use cluster_view::upstream::{error_of, message, with_fields};
@@ -149,7 +149,7 @@ impl Router {
 }
 
 pub(crate) fn abort(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
-    let number = session_of(command).1;
+    let number = command.txn_number();
     let ending = router
         .transactions
         .change(command, |t| t.ending && !t.aborted);
@@ -246,7 +246,7 @@ pub(crate) fn commit_with(
     command: &RoutedCommand<'_>,
     executed: Option<&DocBuf>,
 ) -> Outcome<DocBuf> {
-    let number = session_of(command).1;
+    let number = command.txn_number();
     let began = Instant::now();
     let plan = loop {
         let plan = router.transactions.change(command, Transaction::plan);
@@ -281,7 +281,7 @@ impl Router {
     /// Another router has run it: the shard that decides knows what became of it. One that has not
     /// committed there never will, on any shard.
     fn recover_by_token(&self, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
-        let number = session_of(command).1;
+        let number = command.txn_number();
         let token = command.document("recoveryToken");
         let recovery = token.and_then(|t| t.get("recoveryShardId")?.as_str());
         let Some(recovery) = recovery.map(Arc::<str>::from) else {
@@ -329,7 +329,7 @@ impl Router {
         recovery: &str,
         ended: Ended,
     ) -> Outcome<DocBuf> {
-        let number = session_of(command).1;
+        let number = command.txn_number();
         match ended.verdict {
             Verdict::Committed => {
                 let mut w = Writer::new();
@@ -397,7 +397,7 @@ impl Router {
 }
 
 fn two_phase_id(command: &RoutedCommand<'_>) -> Id {
-    Id::new(command.document("lsid"), command.int("txnNumber"))
+    Id::new(command.session_document(), command.generic.txn_number)
 }
 
 #[cfg(test)]

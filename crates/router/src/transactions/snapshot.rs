@@ -116,17 +116,17 @@ fn names<'i>(field: &str, ids: impl Iterator<Item = &'i Id>) -> DocBuf {
 
 /// Whether a command reads one state of all shards, or begins a transaction that does.
 pub(crate) fn wants_snapshot(command: &RoutedCommand<'_>) -> bool {
-    let concern = command.document("readConcern");
-    let level = concern.and_then(|c| c.get("level")?.as_str());
     let reads = matches!(command.name, "find" | "aggregate" | "distinct");
-    let begins = command.in_transaction() && command.is("startTransaction");
+    let begins = command.in_transaction() && command.generic.start_transaction;
     let of_cluster = !matches!(command.db, CONFIG | "admin");
-    level == Some("snapshot") && of_cluster && (begins || reads && !command.in_transaction())
+    command.read_level() == Some("snapshot")
+        && of_cluster
+        && (begins || reads && !command.in_transaction())
 }
 
 /// The time that the command gives, of a state that was kept before.
 pub(crate) fn given_time(command: &RoutedCommand<'_>) -> Option<u64> {
-    let concern = command.document("readConcern");
+    let concern = command.read_concern();
     concern.and_then(|c| c.get("atClusterTime")?.as_timestamp())
 }
 
@@ -149,7 +149,7 @@ pub(crate) fn check_time(at: u64, heard: u64) -> Outcome<()> {
 
 /// The command's read concern with the time.
 pub(crate) fn concern_at(command: &RoutedCommand<'_>, at: u64) -> DocBuf {
-    let concern = command.document("readConcern").unwrap_or(Doc::EMPTY);
+    let concern = command.read_concern().unwrap_or(Doc::EMPTY);
     let mut w = Writer::new();
     // The time says more than `afterClusterTime`, and the two exclude each other.
     let others = |name: &str| !matches!(name, "afterClusterTime" | "atClusterTime");
@@ -187,4 +187,112 @@ pub(crate) fn tell_time(reply: DocBuf, at: u64) -> DocBuf {
         }
     }
     w.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::targeting::testing::with_command;
+    use bson::shell;
+
+    const SNAPSHOT: &str = r#""readConcern":{"level":"snapshot"}"#;
+    const STATEMENT: &str = r#""autocommit":false,"txnNumber":{"$numberLong":"1"}"#;
+
+    #[test]
+    fn what_reads_one_state_of_all_shards() {
+        for (command, more, wanted) in [
+            ("find", SNAPSHOT.to_string(), true),
+            ("aggregate", SNAPSHOT.to_string(), true),
+            ("distinct", SNAPSHOT.to_string(), true),
+            // The shards refuse it.
+            ("count", SNAPSHOT.to_string(), false),
+            ("insert", SNAPSHOT.to_string(), false),
+            (
+                "find",
+                r#""readConcern":{"level":"majority"}"#.into(),
+                false,
+            ),
+            ("find", r#""readConcern":{}"#.into(), false),
+            ("find", r#""limit":1"#.into(), false),
+            // A transaction says it once, with whichever command it begins.
+            (
+                "insert",
+                format!(r#"{STATEMENT},"startTransaction":true,{SNAPSHOT}"#),
+                true,
+            ),
+            ("find", format!("{STATEMENT},{SNAPSHOT}"), false),
+            (
+                "find",
+                format!(r#"{STATEMENT},"startTransaction":true"#),
+                false,
+            ),
+        ] {
+            let text = format!(r#"{{"{command}":"c",{more}}}"#);
+            assert_eq!(with_command(&text, wants_snapshot), wanted, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_time_of_a_state_stands_alone() {
+        for (concern, given, wanted) in [
+            (
+                r#"{"level":"snapshot"}"#,
+                None,
+                r#"{ level: "snapshot", atClusterTime: Timestamp(0, 7) }"#,
+            ),
+            (
+                r#"{"level":"snapshot","afterClusterTime":{"$timestamp":{"t":0,"i":3}}}"#,
+                None,
+                r#"{ level: "snapshot", atClusterTime: Timestamp(0, 7) }"#,
+            ),
+            (
+                r#"{"atClusterTime":{"$timestamp":{"t":0,"i":5}},"level":"snapshot"}"#,
+                Some(5),
+                r#"{ level: "snapshot", atClusterTime: Timestamp(0, 7) }"#,
+            ),
+        ] {
+            with_command(
+                &format!(r#"{{"find":"c","readConcern":{concern}}}"#),
+                |command| {
+                    assert_eq!(given_time(command), given, "{concern}");
+                    assert_eq!(shell::doc(concern_at(command, 7).as_doc()), wanted);
+                },
+            );
+        }
+    }
+
+    #[test]
+    fn a_time_that_has_not_come_is_refused() {
+        let ahead = now() + (100 << 32);
+        assert!(check_time(1, 0).is_ok());
+        assert_eq!(check_time(ahead, 0).unwrap_err().into_error().code.0, 72);
+        assert!(check_time(ahead, ahead).is_ok(), "another has told it");
+    }
+
+    #[test]
+    fn replies_say_which_state_they_show() {
+        let time = || bson::Value::timestamp(9);
+        let cursor = doc! {"id": 1i64, "firstBatch": bson::array![]};
+        let told = doc! {"id": 1i64, "atClusterTime": time()};
+        for (reply, wanted) in [
+            (
+                doc! {"values": bson::array![], "ok": 1.0},
+                "{ values: [], ok: 1.0, atClusterTime: Timestamp(0, 9) }",
+            ),
+            (
+                doc! {"ok": 1.0, "atClusterTime": time()},
+                "{ ok: 1.0, atClusterTime: Timestamp(0, 9) }",
+            ),
+            (
+                doc! {"cursor": cursor, "ok": 1.0},
+                "{ cursor: { id: 1, firstBatch: [], atClusterTime: Timestamp(0, 9) }, ok: 1.0 }",
+            ),
+            (
+                doc! {"cursor": told, "ok": 1.0},
+                "{ cursor: { id: 1, atClusterTime: Timestamp(0, 9) }, ok: 1.0 }",
+            ),
+        ] {
+            assert_eq!(shell::doc(tell_time(reply, 9).as_doc()), wanted);
+        }
+    }
 }

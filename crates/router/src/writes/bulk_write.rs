@@ -100,7 +100,7 @@ pub(crate) fn run(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBu
         )
         .into());
     }
-    let retryable = command.field("txnNumber").is_some() && !command.in_transaction();
+    let retryable = command.is_retryable();
     if retryable && operations.iter().any(|o| o.multi) {
         return Err(err!(
             InvalidOptions,
@@ -299,12 +299,10 @@ impl Run<'_> {
                 }
             }
         }
-        if at == 0
-            && let Some(starts) = self.command.field("startTransaction")
-        {
-            w.val("startTransaction", starts);
+        if at == 0 && self.command.generic.start_transaction {
+            w.bool("startTransaction", true);
         }
-        if self.command.field("txnNumber").is_some() && !self.command.in_transaction() {
+        if self.command.is_retryable() {
             w.open_array("stmtIds");
             for at in at..end {
                 w.push_value(write::statement_number(self.command, at));

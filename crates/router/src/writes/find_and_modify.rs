@@ -17,6 +17,7 @@ use bson::{Doc, DocBuf, Val, Writer};
 use cluster_view::Outcome;
 use cluster_view::metadata::Placement;
 use cluster_view::upstream::with_fields;
+use commands::Commands;
 use errors::err;
 use std::sync::Arc;
 
@@ -25,6 +26,8 @@ const TRIES: usize = 10;
 
 pub(crate) fn find_and_modify(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     let ns = command.namespace()?;
+    // A filter of a wrong type would be none, and any document would be changed.
+    Commands::check_arguments(&command.args()?)?;
     let filter = command.document("query").unwrap_or(Doc::EMPTY);
     if router.cluster.placement(&ns)?.is_none() {
         make_database(&router.cluster, command.db, None)?;
@@ -233,7 +236,7 @@ fn change(
 /// What a retryable command did when it ran before, on whichever shard that was: with a filter that
 /// finds nothing a shard answers only what it has recorded.
 fn ran_before(router: &Router, command: &RoutedCommand<'_>, ns: &str) -> Outcome<Option<DocBuf>> {
-    if command.field("txnNumber").is_none() || command.in_transaction() {
+    if !command.is_retryable() {
         return Ok(None);
     }
     let mut w = command.without(&["query", "sort", "upsert", "hint"]);

@@ -18,6 +18,7 @@ use crate::targeting::shard_at;
 use crate::transactions;
 use crate::transactions::failed;
 use crate::writes::write;
+use auth::session_id::Lsid;
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use cluster_view::metadata::Placement;
 use cluster_view::upstream::error_of;
@@ -138,7 +139,7 @@ struct OwnTransaction<'r> {
 
 impl Drop for OwnTransaction<'_> {
     fn drop(&mut self) {
-        self.router.transactions.forget(&self.id);
+        self.router.transactions.forget(Lsid::unowned(self.id));
     }
 }
 
@@ -345,12 +346,10 @@ impl Statement<'_> {
     /// What the deciding shard records of the client's statement.
     fn executed(&self, change: &Change) -> DocBuf {
         let mut w = Writer::new();
-        w.doc(
-            "session",
-            self.command.document("lsid").unwrap_or(Doc::EMPTY),
-        )
-        .i64("number", self.command.int("txnNumber").unwrap_or(-1))
-        .i32("statement", self.number);
+        let session = self.command.session_document();
+        w.doc("session", session.unwrap_or(Doc::EMPTY))
+            .i64("number", self.command.txn_number())
+            .i32("statement", self.number);
         if self.command.name.eq_ignore_ascii_case("findAndModify") {
             w.open_doc("image")
                 .doc("before", change.before.as_doc())
@@ -401,8 +400,8 @@ pub(crate) fn found_reply(
         None => shown.clone(),
         Some(fields) => {
             let filter = command.document("query").unwrap_or(Doc::EMPTY);
-            let collation = commands::given_collation(command.document("collation"))?;
-            let variables = command.document("let");
+            let collation = commands::given_collation(command.own_collation())?;
+            let variables = command.variables();
             let projection =
                 PostMergeProjection::parse(fields, filter, collation.flatten(), variables)?;
             projection.apply(shown.as_doc())?

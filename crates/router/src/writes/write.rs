@@ -15,7 +15,7 @@ use bson::{Doc, DocBuf, ObjectId, Val, Writer};
 use cluster_view::metadata::{Placement, Unsharded};
 use cluster_view::upstream::error_of;
 use cluster_view::{Failure, Outcome, write_concern};
-use errors::err;
+use commands::Commands;
 use std::sync::Arc;
 
 /// As MongoDB's.
@@ -134,15 +134,7 @@ impl<'a> Batch<'a> {
             "update" => "updates",
             _ => "deletes",
         };
-        let docs = command.documents(field);
-        if docs.is_empty() || docs.len() > MAX_STATEMENTS {
-            return Err(err!(
-                InvalidLength,
-                "Write batch sizes must be between 1 and {MAX_STATEMENTS}. Got {} operations.",
-                docs.len()
-            )
-            .into());
-        }
+        let docs = Commands::statements(command.request, &command.args()?, field)?;
         let statements = docs.iter().enumerate().map(|(index, d)| Statement {
             index,
             doc: match field == "documents" && !d.contains("_id") {
@@ -201,7 +193,7 @@ impl<'a> Batch<'a> {
             .and_then(Val::as_doc)
             .unwrap_or(Doc::EMPTY);
         let part = |name: &str| statement.get(name).and_then(Val::as_doc);
-        let variables = part("c").or(self.command.document("let"));
+        let variables = part("c").or(self.command.variables());
         let found = ranges(filter, variables, part("collation"), table)?;
         let many = match self.field {
             "updates" => statement.get("multi").is_some_and(Val::truthy),
@@ -398,7 +390,7 @@ impl<'a> Batch<'a> {
     /// What a retryable statement did when it ran before, on whichever shard that was: with a filter
     /// that finds nothing a shard answers only what it has recorded.
     fn ran_before(&self, placement: &Placement, statement: &Statement) -> Outcome<Option<DocBuf>> {
-        let retryable = self.command.field("txnNumber").is_some() && !self.command.in_transaction();
+        let retryable = self.command.is_retryable();
         let (Placement::Sharded(table), true) = (placement, retryable) else {
             return Ok(None);
         };
@@ -437,7 +429,7 @@ impl<'a> Batch<'a> {
             w.push(statement.doc.as_doc().as_val());
         }
         w.close();
-        if self.command.field("txnNumber").is_some() && !self.command.in_transaction() {
+        if self.command.is_retryable() {
             w.open_array("stmtIds");
             for statement in all {
                 w.push_value(statement_number(self.command, statement.index));
