@@ -7,7 +7,7 @@
 use crate::op::OpCtx;
 use crate::records;
 use crate::write::taken_keys::TakenKeys;
-use bson::Doc;
+use bson::{Doc, Elem};
 use catalog::{Collection, Index};
 use errors::Result;
 use query::expr::Vars;
@@ -45,8 +45,9 @@ impl Versions<'_> {
 fn differs(before: Doc<'_>, after: Doc<'_>, path: &str) -> bool {
     let name = path.split('.').next().unwrap_or(path);
     // A document may have a field twice.
-    let values = |doc: Doc<'_>| doc.iter().filter(move |e| e.name == name).map(|e| e.val);
-    !values(before).eq(values(after))
+    let has_name = |e: &Elem<'_>| e.name == name;
+    let before = before.iter().filter(has_name).map(|e| e.val);
+    !before.eq(after.iter().filter(has_name).map(|e| e.val))
 }
 
 /// The index changes of some records, in buffers that are reused. Each record's changes are a range
