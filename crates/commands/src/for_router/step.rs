@@ -6,6 +6,7 @@
 //! has the rights of the process.
 
 use crate::Commands;
+use crate::connection::Connection;
 use crate::connection::login::LoggedIn;
 use crate::dispatch::accounting::Account;
 use crate::monitoring::command_counts;
@@ -15,7 +16,7 @@ use bson::DocBuf;
 use errors::{Error, Fallible, Result, Stop};
 use executor::OpCtx;
 use front::{Args, specification};
-use service::{Mode, Request};
+use service::{Client, Mode, Request};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -38,6 +39,16 @@ pub enum Whose {
 }
 
 impl Commands {
+    /// The arguments with the session as its user's own, which is kept alive.
+    fn enter<'s>(&self, step: &Step<'s>, client: &Client<Connection>) -> Result<Args<'s>> {
+        let mut args = step.args.clone();
+        if let Some(lsid) = &mut args.generic.lsid {
+            self.own_session(client, lsid)?;
+            self.sessions.touch(lsid)?;
+        }
+        Ok(args)
+    }
+
     /// Runs a step. `originating`: the command that has opened its cursor. `work` gives the reply.
     pub(super) fn run_step(
         &self,
@@ -53,12 +64,7 @@ impl Commands {
             Whose::Router => self.own_user()?,
         };
         let client = self.own_client(user);
-        let mut args = step.args.clone();
-        if let Some(lsid) = &mut args.generic.lsid {
-            let entered = self.own_session(&client, lsid);
-            let entered = entered.and_then(|()| Ok(self.sessions.touch(lsid)?));
-            entered.map_err(Stop::into_error)?;
-        }
+        let args = self.enter(step, &client).map_err(Stop::into_error)?;
         let call = Call {
             mode: Mode::Worker,
             client: &client,
