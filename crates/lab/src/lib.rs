@@ -50,6 +50,8 @@ pub mod queries;
 pub mod random;
 pub mod rates;
 pub mod reads;
+#[cfg(test)]
+mod recorded;
 pub mod repeat;
 pub mod reply;
 pub mod report;
