@@ -98,7 +98,7 @@ struct Kept {
     /// Lines of the log that were read.
     seen: u64,
     /// Lines that were gone before they were read, and those that were cut off.
-    missed: u64,
+    not_kept: u64,
 }
 
 #[derive(Default)]
@@ -110,13 +110,13 @@ impl Shapes {
         let mut kept = self.0.lock();
         let (lines, total) = service::logging::lines_after(kept.seen);
         let gained = total.saturating_sub(kept.seen);
-        kept.missed += gained.saturating_sub(lines.len() as u64);
+        kept.not_kept += gained.saturating_sub(lines.len() as u64);
         kept.seen = total;
         for line in lines.iter().filter(|l| l.contains("\"id\":51803")) {
             match serde_json::from_str(line) {
                 Ok(line) => kept.add(&line),
                 // The line was longer than the limit.
-                Err(_) => kept.missed += 1,
+                Err(_) => kept.not_kept += 1,
             }
         }
     }
@@ -126,7 +126,7 @@ impl Shapes {
         let mut shapes: Vec<&Shape> = kept.shapes.iter().collect();
         shapes.sort_by(|a, b| b.millis.total_cmp(&a.millis));
         let shapes: Vec<Value> = shapes.into_iter().map(Shape::json).collect();
-        json!({"shapes": shapes, "missed": kept.missed})
+        json!({"shapes": shapes, "notKept": kept.not_kept})
     }
 
     pub fn find(&self, id: &str) -> Option<Shape> {
