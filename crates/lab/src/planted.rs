@@ -2,7 +2,7 @@
 //! build that was compared with itself on a real machine (`recorded`: slices of half a second), drawn anew. The faults are planted
 //! in them.
 
-use crate::fleet::Outcome;
+use crate::fleet::RunOutcome;
 use crate::host::Ticks;
 use crate::measure::{Latency, Sample, histogram};
 use crate::overview::Overview;
@@ -248,7 +248,7 @@ fn a_client_at_its_limit_is_told_from_a_server_at_its_own() {
     let mut bound = |idle: f64, client: f64, server: f64| {
         let noise = |rng: &mut Rng, v: f64| Duration::from_secs_f64(v * (0.99 + 0.02 * rng.unit()));
         let (client, server) = (noise(&mut rng, client), noise(&mut rng, server));
-        let outcome = Outcome {
+        let outcome = RunOutcome {
             operations: 100_000,
             requests: 100_000,
             elapsed: Duration::from_secs(10),

@@ -10,7 +10,7 @@ use crate::connection::login::LoggedIn;
 use crate::crud::{aggregate, cursor, find, rows, variables};
 use crate::dispatch::accounting::Account;
 use crate::monitoring::command_counts;
-use crate::monitoring::metrics::Work;
+use crate::monitoring::metrics::DocumentWork;
 use crate::monitoring::operations::shown;
 use crate::request::reply_reservation::ReplyReservation;
 use crate::request::{Call, collation, operation};
@@ -247,9 +247,9 @@ impl Commands {
             reply: made.as_ref().map_or(&[][..], |made| made.0.as_bytes()),
             elapsed: started.elapsed(),
             statements: 1,
-            work: Work {
+            work: DocumentWork {
                 returned: made.as_ref().map_or(0, |made| made.1),
-                ..Work::default()
+                ..DocumentWork::default()
             },
             spent: Vec::new(),
             plan: op.plan.take(),

@@ -23,7 +23,7 @@ use crate::progress::say;
 use crate::report::{Comparison, Draft};
 use crate::targets;
 use crate::terms::{Durability, count, duration};
-use crate::ycsb::{Client, Spec, scenario};
+use crate::ycsb::{Spec, YcsbClient, scenario};
 use ranks::{MARGIN, NONE, decide, half_width, signed_ranks};
 use side::Side;
 use std::path::PathBuf;
@@ -202,7 +202,7 @@ impl Duel<'_> {
             args.to.quiet,
             format_args!("{name}: up to {} pairs of slices", args.pairs),
         );
-        let mut both: Option<[Contender<Client>; 2]> = None;
+        let mut both: Option<[Contender<YcsbClient>; 2]> = None;
         let mut done = 0;
         loop {
             let (a, pid_a) = self.a.open(name, spec, 0.0, args)?;
