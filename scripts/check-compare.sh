@@ -3,11 +3,11 @@
 # different, and ten with a slowdown of 5% put in on purpose, which must be called slower; nine of ten each, or it fails.
 # First the null server, then the build itself. About a minute a comparison, less on a quiet machine.
 #
-#   scripts/check-compare.sh [PANDO] [RESULTS]     (default: target/release/pando docs/figures)
+#   scripts/check-compare.sh [PANDO] [RESULTS]     (default: target/release/pando lab-results)
 set -eu
 cd "$(dirname "$0")/.."
 pando=${1:-target/release/pando}
-results=${2:-docs/figures}
+results=${2:-lab-results}
 day=$(date -u +%Y-%m-%d)
 failed=0
 for sides in null pando; do

@@ -70,6 +70,29 @@ def until(what, holds, timeout_s=30):
     return answer
 
 
+def run_pando(*words, timeout_s=300, env=None):
+    """Runs the program to its end: what `subprocess.run` gives."""
+    return subprocess.run([BINARY, *map(str, words)], capture_output=True, text=True, timeout=timeout_s, env=env)
+
+
+def pando(*words, code=0, env=None):
+    """What the program writes: its output, or what it says of its failure, where it has to end with another code."""
+    done = run_pando(*words, env=env)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout if code == 0 else done.stderr
+
+
+@contextlib.contextmanager
+def small_disk(path, megabytes):
+    """A file system of its own at `path`. The test is skipped where none may be mounted."""
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", path], capture_output=True).returncode:
+        pytest.skip("no right to mount a file system")
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", "-l", path], check=True)
+
+
 # What one turn of an event loop may work at most in a test, in processor time: what else the machine does has no part in it.
 MOST_WORK_OF_TURN_MS = int(os.environ.get("PANDO_MOST_WORK_OF_TURN_MS", "4000"))
 # Turns that have worked for longer: the test, and the line of the server's log.
@@ -295,6 +318,13 @@ def leaf(plan):
     while "inputStage" in plan:
         plan = plan["inputStage"]
     return plan
+
+
+def used(collection, query, **more):
+    """The index that a find uses, or the stage at the bottom of its plan."""
+    plan, _ = execution(collection, {"find": collection.name, "filter": query, **more})
+    bottom = leaf(plan)
+    return bottom.get("indexName", bottom["stage"])
 
 
 def execution(collection, command):

@@ -2,6 +2,8 @@
 
 import contextlib
 
+import bson
+import pytest
 from harness import BINARY, Server, until
 
 SMALL = ("--cache", "32MB")
@@ -87,6 +89,62 @@ def at_rest(path, **options):
         with running.client() as client:
             client.admin.command("balancerStop")
         yield running
+
+
+def cluster_fixture(**options):
+    """A fixture `cluster` for all tests of a file, at rest: `cluster = cluster_fixture(routers=2)`."""
+
+    @pytest.fixture(scope="module", name="cluster")
+    def running_cluster(tmp_path_factory):
+        with at_rest(tmp_path_factory.mktemp("cluster"), **options) as running:
+            yield running
+
+    return running_cluster
+
+
+def client_fixture(router=0):
+    """A fixture `client` of the file's `cluster`. The fixtures `db` and `coll` are its databases and collections then."""
+
+    @pytest.fixture(scope="module", name="client")
+    def client_of_router(cluster):
+        with cluster.client(router) as connected:
+            yield connected
+
+    return client_of_router
+
+
+def shard(db, name, key, at=(), **options):
+    """A sharded collection, cut at these values of the key's first field, its ranges on s0 and s1 in turn."""
+    ns = f"{db.name}.{name}"
+    admin = db.client.admin
+    admin.command("shardCollection", ns, key=key, **options)
+    field = next(iter(key))
+    for value in at:
+        admin.command("split", ns, middle={field: value, **{f: bson.MinKey() for f in list(key)[1:]}})
+    for n, value in enumerate(at):
+        find = {f: (value if f == field else bson.MinKey()) for f in key}
+        admin.command("moveChunk", ns, find=find, to=f"s{(n + 1) % 2}")
+    return db[name]
+
+
+def on_shards(cluster, coll):
+    counts = {}
+    for name in cluster.shards:
+        with cluster.on_shard(name) as direct:
+            counts[name] = direct[coll.database.name][coll.name].count_documents({})
+    return counts
+
+
+def documents_on(cluster, coll, name):
+    """What one shard has of a collection."""
+    with cluster.on_shard(name) as direct:
+        return list(direct[coll.database.name][coll.name].find().sort("_id"))
+
+
+def fail(cluster, name, **data):
+    """Sets the fail point `failCommand` on one shard."""
+    with cluster.on_shard(name) as direct:
+        direct.admin.command("configureFailPoint", "failCommand", mode=data.pop("mode", "alwaysOn"), data=data)
 
 
 def answers(server):

@@ -5,7 +5,7 @@ import threading
 import time
 
 import pytest
-from bson import Binary, Int64
+from bson import Binary
 from pymongo.errors import AutoReconnect, OperationFailure
 
 from harness import expect_error, refuses, until

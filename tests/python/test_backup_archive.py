@@ -6,16 +6,10 @@ import subprocess
 
 import bson
 import pytest
-from harness import BINARY, Server, until
+from harness import BINARY, Server, pando, until
 from replica_set import ReplicaSet
 from sharded_cluster import at_rest
 from test_sharding_backup import start_from
-
-
-def pando(*words, code=0):
-    done = subprocess.run([BINARY, *map(str, words)], capture_output=True, text=True, timeout=120)
-    assert done.returncode == code, done.stdout + done.stderr
-    return done.stdout if code == 0 else done.stderr
 
 
 def uri(server):

@@ -7,7 +7,8 @@ import subprocess
 
 import bson
 import pytest
-from harness import BINARY, free_port, until
+import harness
+from harness import free_port, until
 from s3_store import Store
 from test_backup_archive import documents, newest, uri
 
@@ -17,11 +18,7 @@ PLACE = "s3://bucket/nightly/shop"
 
 def pando(*words, store, code=0, **changed):
     clean = {k: v for k, v in os.environ.items() if not k.startswith("AWS_")}
-    done = subprocess.run(
-        [BINARY, *map(str, words)], capture_output=True, text=True, timeout=120, env={**clean, **store.environment(), **changed}
-    )
-    assert done.returncode == code, done.stdout + done.stderr
-    return done.stdout if code == 0 else done.stderr
+    return harness.pando(*words, code=code, env={**clean, **store.environment(), **changed})
 
 
 class Versity:

@@ -6,7 +6,6 @@ import threading
 import time
 
 import bson
-import pytest
 from pymongo.errors import PyMongoError
 
 from harness import OP_MSG, Wire, until

@@ -11,7 +11,6 @@ whole, in records and indexes alike.
 
 import contextlib
 import os
-import pathlib
 import random
 import shutil
 import subprocess
@@ -19,7 +18,6 @@ import threading
 import time
 
 import pytest
-from pymongo import WriteConcern
 from pymongo.errors import OperationFailure, PyMongoError
 
 import test_crash

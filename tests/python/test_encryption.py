@@ -7,7 +7,7 @@ import shutil
 import subprocess
 
 import pytest
-from harness import BINARY, Server, refuses, until
+from harness import BINARY, Server, run_pando, until
 from pymongo.operations import SearchIndexModel
 from replica_set import ReplicaSet, sees
 
@@ -31,7 +31,8 @@ def master(tmp_path):
 
 
 def pando(*words, code=0):
-    done = subprocess.run([BINARY, *map(str, words)], capture_output=True, text=True, timeout=120)
+    """All that it writes."""
+    done = run_pando(*words)
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout + done.stderr
 

@@ -19,25 +19,17 @@ import pytest
 from pymongo.errors import OperationFailure, PyMongoError
 
 from agreement import assert_indexes_agree
-from harness import BINARY, ROOT, Server, until
+from harness import BINARY, ROOT, Server, run_pando, small_disk, until
 
 TOOLS = pathlib.Path(os.environ.get("PANDO_TOOLS", ROOT / ".tools" / "bin"))
 OUT_OF_DISK_SPACE = 14031
 
 
-def pando(*arguments):
-    return subprocess.run([BINARY, *map(str, arguments)], capture_output=True, text=True, timeout=120)
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """A file system of 96 MB."""
-    at = tmp_path / "disk"
-    at.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=96m", "tmpfs", at], capture_output=True).returncode:
-        pytest.skip("no right to mount a file system")
-    yield at
-    subprocess.run(["umount", "-l", at], check=True)
+@pytest.fixture(name="small_disk")
+def disk_of_96_mb(tmp_path):
+    (tmp_path / "disk").mkdir()
+    with small_disk(tmp_path / "disk", 96) as disk:
+        yield disk
 
 
 def fill(things, number, size, known):
@@ -93,7 +85,7 @@ def test_full_disk(small_disk, new_server):
         assert known <= {d["_id"] for d in client.full.things.find({}, {"_id": 1})}
         assert_indexes_agree(client.full.things)
     assert server.stop() == 0
-    checked = pando("check", small_disk / "data")
+    checked = run_pando("check", small_disk / "data")
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
@@ -146,7 +138,7 @@ def test_tools_that_fill_the_disk(small_disk, new_server, tmp_path, tool):
         assert client.full.things.find_one({"_id": 0})["a"] == -1
         assert_indexes_agree(client.full.things)
     assert server.stop() == 0
-    checked = pando("check", small_disk / "data")
+    checked = run_pando("check", small_disk / "data")
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
@@ -156,12 +148,12 @@ def test_disk_that_takes_no_writes(small_disk, new_server):
         client.ro.things.insert_one({"_id": 1})
     assert server.stop() == 0
     subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
-    started = pando("serve", "--dbpath", small_disk / "data", "--port", server.port)
+    started = run_pando("serve", "--dbpath", small_disk / "data", "--port", server.port)
     assert started.returncode == 100
     said = started.stderr.strip().splitlines()[-1]
     assert said.startswith("pando: ") and "Read-only file system" in said, started.stderr
     # Looking is allowed.
-    checked = pando("check", small_disk / "data")
+    checked = run_pando("check", small_disk / "data")
     assert checked.returncode == 0 and "ro.things: 1 records" in checked.stdout, checked.stdout + checked.stderr
     subprocess.run(["mount", "-o", "remount,rw", small_disk], check=True)
 
@@ -247,11 +239,11 @@ def dumped(path):
 def test_damaged_data_file(new_server, tmp_path):
     server = new_server("--cache", "16MB")
     docs = load(server)
-    assert pando("check", server.path).returncode == 0
+    assert run_pando("check", server.path).returncode == 0
     file = largest(server.path / "engine", ".sst")
     damage(file)
 
-    checked = pando("check", server.path)
+    checked = run_pando("check", server.path)
     assert checked.returncode == 1
     assert file.name in checked.stdout and "records of d.things cannot be read in part" in checked.stdout, checked.stdout
 
@@ -265,14 +257,14 @@ def test_damaged_data_file(new_server, tmp_path):
     server.kill()
 
     # What the files lost, the log still has.
-    saved = pando("salvage", server.path, tmp_path / "out")
+    saved = run_pando("salvage", server.path, tmp_path / "out")
     assert saved.returncode == 1 or saved.returncode == 0, saved.stdout + saved.stderr
     got = {d["_id"]: d for d in dumped(tmp_path / "out" / "d" / "things.bson")}
     assert got == {d["_id"]: d for d in docs}, saved.stdout
 
     # Without the log as much as can be read.
     shutil.rmtree(server.path / "log")
-    saved = pando("salvage", server.path, tmp_path / "less")
+    saved = run_pando("salvage", server.path, tmp_path / "less")
     assert saved.returncode == 1, saved.stdout + saved.stderr
     got = {d["_id"]: d for d in dumped(tmp_path / "less" / "d" / "things.bson")}
     assert len(docs) - 200 < len(got) < len(docs), saved.stdout
@@ -286,9 +278,9 @@ def test_damaged_books(new_server, tmp_path):
     docs = load(server, 1000)
     for manifest in (server.path / "engine").glob("MANIFEST-*"):
         manifest.unlink()
-    checked = pando("check", server.path)
+    checked = run_pando("check", server.path)
     assert checked.returncode == 100 and "pando salvage" in checked.stderr
-    saved = pando("salvage", server.path, tmp_path / "out")
+    saved = run_pando("salvage", server.path, tmp_path / "out")
     got = {d["_id"]: d for d in dumped(tmp_path / "out" / "d" / "things.bson")}
     assert got == {d["_id"]: d for d in docs}, saved.stdout + saved.stderr
 
@@ -318,12 +310,12 @@ def test_data_files_that_are_gone(new_server, tmp_path, how):
                     os.truncate(each, 0)
             case "no engine":
                 shutil.rmtree(engine)
-        checked = pando("check", server.path)
+        checked = run_pando("check", server.path)
         # A file that a merge has replaced may lie there until the next start: the next one, then.
         if checked.returncode != 0:
             break
     assert checked.returncode == 100 and "pando salvage" in checked.stderr, checked.stdout + checked.stderr
-    saved = pando("salvage", server.path, tmp_path / "out")
+    saved = run_pando("salvage", server.path, tmp_path / "out")
     assert saved.returncode == 1, saved.stdout + saved.stderr
     got = {d["_id"]: d for d in dumped(tmp_path / "out" / "d" / "things.bson")}
     assert got == docs, saved.stdout
@@ -344,7 +336,7 @@ def test_an_older_log_does_not_win_over_the_data_files(new_server, tmp_path):
     shutil.rmtree(server.path / "log")
     kept.rename(server.path / "log")
     (server.path / "engine" / "CURRENT").write_bytes(b"")
-    saved = pando("salvage", server.path, tmp_path / "out")
+    saved = run_pando("salvage", server.path, tmp_path / "out")
     got = dumped(tmp_path / "out" / "d" / "things.bson")
     assert len(got) == 1000 and {d["n"] for d in got} == {77}, saved.stdout + saved.stderr
 
@@ -357,9 +349,9 @@ def test_damaged_catalog(new_server, tmp_path):
     for file in (server.path / "engine").glob("*.sst"):
         if b"d.things" in file.read_bytes():
             damage(file, 0, 64)
-    checked = pando("check", server.path)
+    checked = run_pando("check", server.path)
     assert checked.returncode == 1 and "the catalog" in checked.stdout, checked.stdout + checked.stderr
-    saved = pando("salvage", server.path, tmp_path / "out")
+    saved = run_pando("salvage", server.path, tmp_path / "out")
     assert saved.returncode == 1 and "whose name is lost" in saved.stdout, saved.stdout + saved.stderr
     found = [d for file in (tmp_path / "out").rglob("*.bson") for d in dumped(file)]
     assert {d["_id"]: d for d in found} == {d["_id"]: d for d in docs}
@@ -373,11 +365,11 @@ def test_lost_bookkeeping_does_not_begin_anew(new_server):
     for path in [engine / "CURRENT", *engine.glob("*.log")]:
         path.unlink()
     files = {p.name for p in engine.glob("*.sst")}
-    started = pando("serve", "--dbpath", server.path, "--port", server.port)
+    started = run_pando("serve", "--dbpath", server.path, "--port", server.port)
     assert started.returncode == 100 and "CURRENT is missing" in started.stderr, started.stderr
     assert {p.name for p in engine.glob("*.sst")} == files
     (server.path / "PANDO").unlink()
-    started = pando("serve", "--dbpath", server.path, "--port", server.port)
+    started = run_pando("serve", "--dbpath", server.path, "--port", server.port)
     assert started.returncode == 100 and "the stamp" in started.stderr and "is missing" in started.stderr, started.stderr
 
 
@@ -389,11 +381,11 @@ def test_damaged_head_of_the_log(new_server, tmp_path):
     server.kill()
     segment = largest(server.path / "log", ".log")
     damage(segment, 0, 16)
-    started = pando("serve", "--dbpath", server.path, "--port", server.port)
+    started = run_pando("serve", "--dbpath", server.path, "--port", server.port)
     assert started.returncode == 100 and segment.name in started.stderr, started.stderr
-    checked = pando("check", server.path)
+    checked = run_pando("check", server.path)
     assert checked.returncode == 1 and segment.name in checked.stdout, checked.stdout
-    saved = pando("salvage", server.path, tmp_path / "out")
+    saved = run_pando("salvage", server.path, tmp_path / "out")
     assert saved.returncode == 1, saved.stdout + saved.stderr
     assert {d["_id"] for d in dumped(tmp_path / "out" / "d" / "things.bson")} == set(range(50)), saved.stdout
 
@@ -406,21 +398,21 @@ def test_damaged_log(new_server, tmp_path):
     server.kill()
     segment = largest(server.path / "log", ".log")
     damage(segment, 0.5, 4)
-    started = pando("serve", "--dbpath", server.path, "--port", server.port)
+    started = run_pando("serve", "--dbpath", server.path, "--port", server.port)
     assert started.returncode == 100
     assert segment.name in started.stderr and "damaged at entry" in started.stderr, started.stderr
-    checked = pando("check", server.path)
+    checked = run_pando("check", server.path)
     assert checked.returncode == 1 and segment.name in checked.stdout, checked.stdout
-    saved = pando("salvage", server.path, tmp_path / "out")
+    saved = run_pando("salvage", server.path, tmp_path / "out")
     assert saved.returncode == 1, saved.stdout + saved.stderr
     got = [d["_id"] for d in dumped(tmp_path / "out" / "d" / "things.bson")]
     assert 295 <= len(got) < 300 and set(got) <= set(range(300)), saved.stdout
 
 
 def test_check_leaves_a_running_server_alone(server, tmp_path):
-    checked = pando("check", server.path)
+    checked = run_pando("check", server.path)
     assert checked.returncode == 100 and "in use by process" in checked.stderr
-    saved = pando("salvage", server.path, tmp_path / "out")
+    saved = run_pando("salvage", server.path, tmp_path / "out")
     assert saved.returncode == 100 and "in use by process" in saved.stderr
 
 
@@ -434,7 +426,7 @@ def test_salvaged_data_can_be_restored(new_server, tmp_path):
         client.shop.orders.create_index([("n", -1)], name="by n", unique=True)
         client.shop["odd name/1"].insert_one({"_id": 1})
     server.kill()
-    saved = pando("salvage", server.path, tmp_path / "out")
+    saved = run_pando("salvage", server.path, tmp_path / "out")
     assert saved.returncode == 0 and "Everything was saved" in saved.stdout, saved.stdout + saved.stderr
     other = new_server(path=tmp_path / "other")
     done = subprocess.run([restore, "--port", str(other.port), tmp_path / "out"], capture_output=True, text=True)
@@ -453,19 +445,19 @@ def test_backup_starts_as_it_is(new_server, tmp_path):
         things = client.b.things
         things.create_index("n")
         things.insert_many([{"_id": i, "n": i % 7} for i in range(2000)])
-        made = pando("backup", uri, copy, "--in-place")
+        made = run_pando("backup", uri, copy, "--in-place")
         assert made.returncode == 0, made.stderr
         things.insert_one({"_id": "later"})
-    again = pando("backup", uri, copy, "--in-place")
+    again = run_pando("backup", uri, copy, "--in-place")
     assert again.returncode == 1 and "exists already" in again.stderr
-    assert pando("check", copy).returncode == 0
+    assert run_pando("check", copy).returncode == 0
     with Server(copy) as started, started.client() as client:
         assert client.b.things.count_documents({}) == 2000
         assert_indexes_agree(client.b.things)
         client.b.things.insert_one({"_id": "own"})
     with server.client() as client:
         assert client.b.things.find_one({"_id": "own"}) is None
-    nobody = pando("backup", "mongodb://127.0.0.1:1/", tmp_path / "x", "--in-place")
+    nobody = run_pando("backup", "mongodb://127.0.0.1:1/", tmp_path / "x", "--in-place")
     assert nobody.returncode == 1 and "127.0.0.1:1" in nobody.stderr
 
 
@@ -487,12 +479,12 @@ def test_a_backup_of_damaged_data_is_an_error_and_is_not_left(new_server, tmp_pa
     with open(table, "r+b") as file:
         file.seek(table.stat().st_size // 3)
         file.write(b"\xff" * 8)
-    made = pando("backup", f"mongodb://{server.address}/", tmp_path / "copy", "--in-place")
+    made = run_pando("backup", f"mongodb://{server.address}/", tmp_path / "copy", "--in-place")
     assert made.returncode == 1 and "damaged" in made.stderr, made.stdout + made.stderr
     assert not (tmp_path / "copy").exists()
 
 
 def test_check_of_what_is_not_there(tmp_path):
-    checked = pando("check", tmp_path / "nowhere")
+    checked = run_pando("check", tmp_path / "nowhere")
     assert checked.returncode == 100 and "there is no directory" in checked.stderr
     assert "salvage" not in checked.stderr

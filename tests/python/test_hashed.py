@@ -5,17 +5,11 @@ import random
 import pytest
 from pymongo import HASHED, IndexModel
 
-from harness import execution, leaf, refuses, stages
+from harness import execution, leaf, refuses, stages, used
 
 
 def found(documents):
     return sorted(d["_id"] for d in documents)
-
-
-def used(coll, query, **more):
-    plan, _ = execution(coll, {"find": coll.name, "filter": query, **more})
-    bottom = leaf(plan)
-    return bottom.get("indexName", bottom["stage"])
 
 
 def test_equality_uses_it_and_ranges_do_not(coll):

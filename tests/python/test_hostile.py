@@ -15,6 +15,7 @@ import time
 
 import pytest
 
+from harness import until
 from watch import Watch
 
 CACHE, OVERHEAD, IN_FLIGHT = 256, 300, 96
@@ -109,8 +110,9 @@ def test_a_slow_reader_gets_all_of_it(target):
     program = pathlib.Path(__file__).with_name("hostile.py")
     # More than there are workers, which all wait.
     command = [sys.executable, program, "greedy", server.port, CLIENTS + 100, 6]
+    mine = connections(client)
     with subprocess.Popen(["nice", *map(str, command)]) as attack:
-        time.sleep(1)
+        until("they are connected", lambda: connections(client) - mine >= CLIENTS + 100)
         for _ in range(3):
             assert [d["_id"] for d in client.app.big.find().sort("_id", 1)] == list(range(300))
             assert len(list(client.app.big.find(limit=40, batch_size=40))) == 40

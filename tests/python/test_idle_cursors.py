@@ -2,7 +2,6 @@
 
 import os
 
-import pymongo
 import pytest
 from bson import encode
 from harness import Server

@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness import execution, leaf, refuses
+from harness import leaf, refuses, used
 
 
 @pytest.fixture
@@ -11,12 +11,6 @@ def things(coll):
     coll.create_index([("a", 1), ("b", 1)])
     coll.create_index([("a", 1), ("c", 1)])
     return coll
-
-
-def used(coll, query, **more):
-    plan, _ = execution(coll, {"find": coll.name, "filter": query, **more})
-    bottom = leaf(plan)
-    return bottom.get("indexName", bottom["stage"])
 
 
 def test_a_filter_is_stronger_than_a_hint(things):

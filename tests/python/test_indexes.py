@@ -6,13 +6,7 @@ from pymongo import ASCENDING, DESCENDING, IndexModel
 from pymongo.errors import DuplicateKeyError, OperationFailure
 
 from exact import ids
-from harness import execution, leaf, refuses, stages
-
-
-def used(coll, query, **more):
-    plan, _ = execution(coll, {"find": coll.name, "filter": query, **more})
-    bottom = leaf(plan)
-    return bottom.get("indexName", bottom["stage"])
+from harness import execution, refuses, stages, used
 
 
 def test_create_and_list(coll):

@@ -10,7 +10,7 @@ import threading
 import bson
 from bson import Binary, Decimal128, Int64, MaxKey, MinKey, ObjectId, Regex
 
-from harness import BINARY, Server, until
+from harness import BINARY, Server, run_pando, until
 from sharded_cluster import at_rest
 
 ODD_IDS = [None, True, 1, 2.5, "x", "", {"a": 1}, Binary(b"ab"), ObjectId(), MinKey(), MaxKey(), Decimal128("7"), Int64(1 << 40)]
@@ -54,8 +54,8 @@ class Migration:
         return self.process.returncode
 
 
-def pando(*words):
-    return subprocess.run([BINARY, "migrate", *map(str, words)], capture_output=True, text=True, timeout=120)
+def migrate(*words):
+    return run_pando("migrate", *words)
 
 
 @contextlib.contextmanager
@@ -128,14 +128,14 @@ def test_everything_comes_over_while_clients_write(tmp_path):
         old.shop.orders.drop_index("some")
         old.shop.last.insert_many([{"n": n} for n in range(60, 70)])
         old.shop.measured.delete_many({"device": 1})
-        assert "following" in pando("status", tmp_path / "state").stdout
-        assert pando("cut-over", tmp_path / "state").returncode == 0
+        assert "following" in migrate("status", tmp_path / "state").stdout
+        assert migrate("cut-over", tmp_path / "state").returncode == 0
         assert running.end() == 0, "\n".join(running.lines)
         assert running.has_said("Both sides are the same"), running.lines
         assert content(new) == content(old)
         with target.client(username="mo", password="p", authSource="admin") as mo:
             assert mo.shop.orders.count_documents({}) == orders.count_documents({})
-        assert "done" in pando("status", tmp_path / "state").stdout
+        assert "done" in migrate("status", tmp_path / "state").stdout
 
 
 def test_a_migration_that_is_killed_goes_on(tmp_path):
@@ -167,7 +167,7 @@ def test_a_migration_that_is_killed_goes_on(tmp_path):
             stop.set()
             writer.join()
         running.wait_for("Following the changes")
-        assert pando("cut-over", tmp_path / "state").returncode == 0
+        assert migrate("cut-over", tmp_path / "state").returncode == 0
         assert running.end() == 0, "\n".join(running.lines)
         assert content(new) == content(old)
 
@@ -178,7 +178,7 @@ def test_a_cluster_comes_over_into_a_server_and_back(tmp_path):
             many.admin.command("shardCollection", "app.c", key={"k": "hashed"})
             many.app.c.insert_many([{"_id": n, "k": n % 50, "v": n} for n in range(2000)])
             many.app.c.create_index("v")
-            done = pando(uri(cluster.routers[0]), uri(alone), "--state", tmp_path / "s1", "--once")
+            done = migrate(uri(cluster.routers[0]), uri(alone), "--state", tmp_path / "s1", "--once")
             assert done.returncode == 0, done.stdout + done.stderr
             assert one.app.c.count_documents({}) == 2000 and "v_1" in one.app.c.index_information()
             many.drop_database("app")
@@ -186,7 +186,7 @@ def test_a_cluster_comes_over_into_a_server_and_back(tmp_path):
             running.wait_for("Following the changes")
             one.app.c.update_many({"v": {"$lt": 100}}, {"$inc": {"k": 1}})
             one.app.c.delete_many({"v": {"$gte": 1900}})
-            pando("cut-over", tmp_path / "s2")
+            migrate("cut-over", tmp_path / "s2")
             assert running.end() == 0, "\n".join(running.lines)
             assert content(many)["app.c"][3] == content(one)["app.c"][3]
 
@@ -195,13 +195,13 @@ def test_only_what_is_named(tmp_path):
     with pair(tmp_path) as ((source, old), (target, new)):
         fill(old)
         new.other.kept.insert_one({"_id": 1})
-        done = pando(uri(source), uri(target), "--state", tmp_path / "state", "--only", "shop.orders", "--only=blog", "--once")
+        done = migrate(uri(source), uri(target), "--state", tmp_path / "state", "--only", "shop.orders", "--only=blog", "--once")
         assert done.returncode == 0, done.stdout + done.stderr
         assert sorted(content(new)) == ["blog.posts", "other.kept", "shop.orders"]
-        same = pando("verify", uri(source), uri(target), "--only", "shop.orders")
+        same = migrate("verify", uri(source), uri(target), "--only", "shop.orders")
         assert same.returncode == 0 and "3000 documents" in same.stdout
         new.shop.orders.update_one({"_id": 5}, {"$set": {"n": 5.0}})
-        other = pando("verify", uri(source), uri(target), "--only", "shop.orders")
+        other = migrate("verify", uri(source), uri(target), "--only", "shop.orders")
         assert other.returncode == 1 and "shop.orders differs" in other.stdout
 
 
@@ -209,24 +209,24 @@ def test_what_is_refused(tmp_path):
     with pair(tmp_path) as ((source, old), (target, new)):
         old.shop.a.insert_one({"_id": 1})
         new.shop.a.insert_one({"_id": 2})
-        taken = pando(uri(source), uri(target), "--state", tmp_path / "state")
+        taken = migrate(uri(source), uri(target), "--state", tmp_path / "state")
         assert taken.returncode == 1 and "has a collection shop.a already" in taken.stderr
-        done = pando(uri(source), uri(target), "--state", tmp_path / "state", "--only", "blog", "--once")
+        done = migrate(uri(source), uri(target), "--state", tmp_path / "state", "--only", "blog", "--once")
         assert done.returncode == 0, "a refusal has left nothing"
-        other = pando(uri(source), uri(target), "--state", tmp_path / "state", "--only", "shop")
+        other = migrate(uri(source), uri(target), "--state", tmp_path / "state", "--only", "shop")
         assert other.returncode == 1 and "is of another migration" in other.stderr
         assert new.shop.a.find_one() == {"_id": 2}
-        wrong = pando(f"mongodb://u:secret@127.0.0.1:{source.port}/", uri(target), "--state", tmp_path / "other")
+        wrong = migrate(f"mongodb://u:secret@127.0.0.1:{source.port}/", uri(target), "--state", tmp_path / "other")
         assert wrong.returncode == 1 and "uthentication failed" in wrong.stderr and "secret" not in wrong.stderr
-        assert pando(uri(source), uri(target)).returncode == 1, "no state"
-        assert pando("status", tmp_path / "nothing").returncode == 1
+        assert migrate(uri(source), uri(target)).returncode == 1, "no state"
+        assert migrate("status", tmp_path / "nothing").returncode == 1
 
 
 def test_of_several_hosts_the_primary_is_found(tmp_path):
     with pair(tmp_path) as ((source, old), (target, new)):
         old.shop.a.insert_one({"_id": 1})
         hosts = f"mongodb://127.0.0.1:1,127.0.0.1:{source.port}/?replicaSet=rs0"
-        done = pando(hosts, uri(target), "--state", tmp_path / "state", "--once")
+        done = migrate(hosts, uri(target), "--state", tmp_path / "state", "--once")
         assert done.returncode == 0, done.stdout + done.stderr
         assert list(new.shop.a.find()) == [{"_id": 1}]
 
@@ -235,7 +235,7 @@ def test_a_large_collection_is_copied_in_pieces(tmp_path):
     """Bounds of pieces are values of all types: nothing lies between two of them."""
     with pair(tmp_path) as ((source, old), (target, new)):
         old.big.c.insert_many([{"_id": n if n % 3 else f"s{n}", "p": "x" * 1000} for n in range(9000)])
-        done = pando(uri(source), uri(target), "--state", tmp_path / "state", "--once", "--piece-mb", "1")
+        done = migrate(uri(source), uri(target), "--state", tmp_path / "state", "--once", "--piece-mb", "1")
         assert done.returncode == 0, done.stdout + done.stderr
         assert new.big.c.count_documents({}) == 9000
         pieces = bson.decode((tmp_path / "state" / "state.bson").read_bytes())["pieces"]["big.c"]

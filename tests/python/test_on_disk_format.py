@@ -7,7 +7,6 @@ import json
 import math
 import os
 import struct
-import subprocess
 import uuid
 
 import bson
@@ -16,7 +15,7 @@ import zstandard
 from bson import Binary, Code, Decimal128, Int64, MaxKey, MinKey, ObjectId, Regex, Timestamp
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from harness import BINARY, until
+from harness import pando, until
 from on_disk import (
     FRAME, KINDS, TEXT, Bytes, Layout, crc32c, derived, entries, entry, escaped, keyspace, mac, parted, section, tables,
 )
@@ -245,11 +244,6 @@ def test_an_encrypted_directory(new_server, tmp_path):
         if file.name == "CURRENT":
             read += plain.startswith(b"MANIFEST-")
     assert read == 1
-
-
-def pando(*words):
-    done = subprocess.run([BINARY, *map(str, words)], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def fingerprint(payload):

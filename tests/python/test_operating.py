@@ -6,11 +6,7 @@ import stat
 import subprocess
 
 import pytest
-from harness import BINARY, Server, until
-
-
-def pando(*words):
-    return subprocess.run([BINARY, *map(str, words)], capture_output=True, text=True, timeout=120)
+from harness import Server, run_pando, until
 
 
 def test_data_log_and_backup_are_for_their_owner_only(tmp_path):
@@ -19,7 +15,7 @@ def test_data_log_and_backup_are_for_their_owner_only(tmp_path):
         log = tmp_path / "server.log"
         with Server(tmp_path / "data", "--log-path", log, "--pid-file", tmp_path / "pid") as server, server.client() as client:
             client.t.c.insert_many([{"_id": n} for n in range(1000)])
-            assert pando("backup", f"mongodb://{server.address}/", tmp_path / "backup", "--in-place").returncode == 0
+            assert run_pando("backup", f"mongodb://{server.address}/", tmp_path / "backup", "--in-place").returncode == 0
             made = [tmp_path / "data", log, tmp_path / "backup"]
             made += [*(tmp_path / "data").rglob("*"), *(tmp_path / "backup").rglob("*")]
             open_to_others = [str(p) for p in made if p.stat().st_mode & 0o077]
@@ -46,7 +42,7 @@ def test_what_a_later_release_wrote_is_not_called_damaged(tmp_path):
     server.start()
     server.stop()
     (tmp_path / "data" / "PANDO").write_text("pando data format 99\n")
-    checked = pando("check", tmp_path / "data")
+    checked = run_pando("check", tmp_path / "data")
     assert checked.returncode == 100 and "a later release has written" in checked.stderr, checked.stdout + checked.stderr
     assert "DAMAGED" not in checked.stdout and "salvage" not in checked.stderr
     with pytest.raises(RuntimeError, match="format 99"):
@@ -54,7 +50,7 @@ def test_what_a_later_release_wrote_is_not_called_damaged(tmp_path):
 
 
 def test_repair_is_refused_with_the_tools_that_there_are(tmp_path):
-    refused = pando("mongod", "--repair", "--dbpath", tmp_path / "data")
+    refused = run_pando("mongod", "--repair", "--dbpath", tmp_path / "data")
     assert refused.returncode == 2 and "pando check" in refused.stderr and "pando salvage" in refused.stderr
     assert not (tmp_path / "data").exists()
 
@@ -85,7 +81,7 @@ def test_index_builds_are_in_the_log(server):
     [(["serve"], "pando serve"), (["route"], "pando route"), (["mongod"], "mongod"), (["mongos"], "mongos")],
 )
 def test_help_is_that_of_the_program_that_was_called(words, usage):
-    said = pando(*words, "--help").stdout
+    said = run_pando(*words, "--help").stdout
     assert f"Usage: {usage} " in said
     assert ("--configdb SET" in said) == (usage in ("pando route", "mongos"))
 

@@ -5,12 +5,11 @@ import pathlib
 import shutil
 import subprocess
 import tempfile
-import time
 
 import pytest
 
 from encrypted import tls_client, tls_options
-from harness import BINARY, Server
+from harness import BINARY, Server, until
 from mariadb import INSTALLED, mariadb
 
 LAB = BINARY.with_name("pando-lab")
@@ -112,7 +111,7 @@ def test_the_laboratory_at_postgresql_over_tls(authority, tmp_path):
             "hostssl all certified 127.0.0.1/32 cert\nhostssl all scrammed 127.0.0.1/32 scram-sha-256\nhost all lab 127.0.0.1/32 trust\n"
         )
         assert run(*psql, "-c", "SELECT pg_reload_conf()").returncode == 0
-        time.sleep(0.3)
+        until("the server has read it", lambda: run(*psql, "-tA", "-c", "SHOW ssl").stdout.strip() == "on")
         verify = f"sslmode=verify-full&sslrootcert={authority.file}"
         out = tmp_path / "result.json"
         for who, options in [

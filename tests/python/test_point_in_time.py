@@ -4,28 +4,17 @@ import datetime
 import json
 import os
 import shutil
-import subprocess
 import time
 
 from bson import json_util
-from harness import BINARY
+from harness import pando
 from pymongo import WriteConcern
-
-
-def pando(*words, code=0):
-    done = subprocess.run([BINARY, *map(str, words)], capture_output=True, text=True, timeout=60)
-    assert done.returncode == code, done.stdout + done.stderr
-    return done.stdout if code == 0 else done.stderr
+from test_backup_archive import newest
 
 
 def backup(server, path):
     pando("backup", f"mongodb://{server.address}/", path, "--in-place")
     return path
-
-
-def newest(client):
-    ts = client.local["oplog.rs"].find().sort("$natural", -1).limit(1)[0]["ts"]
-    return f"{ts.time}:{ts.inc}"
 
 
 def contents(new_server, path):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness import execution, leaf, refuses
+from harness import refuses, used
 
 
 @pytest.fixture
@@ -26,12 +26,6 @@ def find(coll, query, **more):
 
 def hints(coll, *indexes):
     return {"indexHints": [{"ns": {"db": coll.database.name, "coll": coll.name}, "allowedIndexes": list(indexes)}]}
-
-
-def used(coll, query, **more):
-    plan, _ = execution(coll, {"find": coll.name, "filter": query, **more})
-    bottom = leaf(plan)
-    return bottom.get("indexName", bottom["stage"])
 
 
 def test_allowed_indexes_are_stronger_than_a_hint(admin, things):

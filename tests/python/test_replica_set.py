@@ -12,7 +12,7 @@ import pytest
 from bson import Binary, Int64, ObjectId, decode_all
 from harness import Server, until
 from pymongo import ReadPreference, WriteConcern
-from pymongo.errors import NotPrimaryError, OperationFailure, PyMongoError
+from pymongo.errors import OperationFailure, PyMongoError
 from pymongo.read_concern import ReadConcern
 from replica_set import ReplicaSet, seconds_since, sees
 
@@ -616,11 +616,6 @@ def test_the_configuration_is_a_collection_too(three):
         assert stored.find_one({"_id": "other"}) is None
         assert stored.count_documents({}) == 1 and client.local.command("count", "system.replset")["n"] == 1
         assert list(stored.aggregate([{"$unwind": "$members"}, {"$count": "n"}])) == [{"n": 3}]
-
-
-def step_down(member):
-    with member.client() as client:
-        client.admin.command("replSetStepDown", 1, secondaryCatchUpPeriodSecs=1)
 
 
 def changes_hands(three, member):

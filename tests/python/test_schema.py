@@ -1,12 +1,11 @@
 """`pando schema` and the command `pandoSchema`: the shape of documents as they are."""
 
 import json
-import subprocess
 
 import pytest
 from bson import ObjectId
 
-from harness import BINARY, refuses
+from harness import refuses, run_pando
 
 
 def schema(db, coll, **options):
@@ -14,8 +13,8 @@ def schema(db, coll, **options):
     return reply, {f["path"]: f for f in reply["fields"]}
 
 
-def pando(*words):
-    return subprocess.run([BINARY, "schema", *map(str, words)], capture_output=True, text=True, timeout=60)
+def run_schema(*words):
+    return run_pando("schema", *words)
 
 
 @pytest.fixture
@@ -79,7 +78,7 @@ def test_errors(db):
 
 
 def test_as_a_table_and_as_json(orders, server):
-    done = pando(f"mongodb://{server.address}", f"{orders.name}.orders")
+    done = run_schema(f"mongodb://{server.address}", f"{orders.name}.orders")
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0] == f"{orders.name}.orders: 100 documents, 100 looked at"
@@ -88,7 +87,7 @@ def test_as_a_table_and_as_json(orders, server):
     (total,) = [l for l in lines if l.startswith("total")]
     assert "int 50%, double 50%" in total or "double 50%, int 50%" in total
     assert total.endswith("(status_1_total_-1)")
-    done = pando(server.address, f"{orders.name}.orders", "--json", "--sample", 7)
+    done = run_schema(server.address, f"{orders.name}.orders", "--json", "--sample", 7)
     assert json.loads(done.stdout)["sampled"] == 7
 
 
@@ -101,7 +100,7 @@ def test_wrong_uses_of_the_program(server, db):
         (["mongodb://127.0.0.1:1", "a.b"], 1),
         ([f"mongodb://{server.address}", f"{db.name}.missing"], 1),
     ]:
-        done = pando(*words)
+        done = run_schema(*words)
         assert done.returncode == code and done.stdout == "", (words, done)
         assert len(done.stderr.splitlines()) == 1 and done.stderr.startswith("pando schema: "), done.stderr
-    assert pando("--help").returncode == 0
+    assert run_schema("--help").returncode == 0

@@ -6,12 +6,11 @@ import os
 import pathlib
 import random
 import shutil
-import subprocess
 import threading
 import time
 
 import pytest
-from harness import refuses, until
+from harness import refuses, small_disk, until
 from pymongo.errors import OperationFailure, PyMongoError
 from pymongo.operations import SearchIndexModel
 from searches import DYNAMIC, differences, found, ids, indexed, is_ready, shows, text
@@ -282,15 +281,11 @@ def test_the_log_no_longer_reaches(new_server):
         until("they agree", lambda: not differences(client.t.c, WORDS))
 
 
-@pytest.fixture
-def small_disk(tmp_path):
-    """A file system of 160 MB."""
-    at = tmp_path / "disk"
-    at.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=160m", "tmpfs", at], capture_output=True).returncode:
-        pytest.skip("no right to mount a file system")
-    yield at
-    subprocess.run(["umount", "-l", at], check=True)
+@pytest.fixture(name="small_disk")
+def disk_of_160_mb(tmp_path):
+    (tmp_path / "disk").mkdir()
+    with small_disk(tmp_path / "disk", 160) as disk:
+        yield disk
 
 
 def test_full_disk(small_disk, new_server):

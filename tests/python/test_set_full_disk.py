@@ -11,7 +11,7 @@ from pymongo import WriteConcern
 from pymongo.errors import OperationFailure, PyMongoError
 
 from agreement import assert_indexes_agree
-from harness import Server, until
+from harness import Server, small_disk, until
 from replica_set import ReplicaSet, sees
 
 OUT_OF_DISK_SPACE = 14031
@@ -22,17 +22,8 @@ NOT_WRITTEN = {10107, 11602, 189, 91, OUT_OF_DISK_SPACE}
 @pytest.fixture(scope="module")
 def disks(tmp_path_factory):
     """Three file systems of 96 MB."""
-    paths = [tmp_path_factory.mktemp(f"disk{n}") for n in range(3)]
-    mounted = []
-    try:
-        for path in paths:
-            if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=96m", "tmpfs", path], capture_output=True).returncode:
-                pytest.skip("no right to mount a file system")
-            mounted.append(path)
-        yield paths
-    finally:
-        for path in mounted:
-            subprocess.run(["umount", "-l", path], check=True)
+    with contextlib.ExitStack() as mounted:
+        yield [mounted.enter_context(small_disk(tmp_path_factory.mktemp(f"disk{n}"), 96)) for n in range(3)]
 
 
 @pytest.fixture(scope="module")
@@ -140,9 +131,7 @@ def test_who_has_no_room_for_his_vote_leaves_and_elects_when_there_is_room(three
 
 def test_a_member_that_cannot_save_how_far_it_is_stays(tmp_path):
     """What it saves now and then needs room, which the log may have taken."""
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", tmp_path], capture_output=True).returncode:
-        pytest.skip("no right to mount a file system")
-    try:
+    with small_disk(tmp_path, 48):
         members = ReplicaSet(tmp_path)
         [member] = members.members = [Server(tmp_path / "data", "--replSet", "rs", "--cache", "16MB", "--oplogSize", "16")]
         # What it says must find room.
@@ -169,8 +158,6 @@ def test_a_member_that_cannot_save_how_far_it_is_stays(tmp_path):
                     return coll.insert_one({"_id": "after"}).acknowledged
 
             until("writes succeed again", writes, 40)
-    finally:
-        subprocess.run(["umount", "-l", tmp_path], check=True)
 
 
 def test_a_primary_without_followers_refuses_writes_until_there_is_room(three):

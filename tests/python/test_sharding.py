@@ -8,50 +8,13 @@ import pytest
 from harness import refuses
 from pymongo import ASCENDING, DESCENDING, DeleteOne, InsertOne, UpdateOne
 from pymongo.errors import BulkWriteError
-from sharded_cluster import ShardedCluster, at_rest
+from sharded_cluster import client_fixture, cluster_fixture, on_shards, shard
 
 numbers = itertools.count(1)
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    with at_rest(tmp_path_factory.mktemp("cluster")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(cluster):
-    with cluster.client() as connected:
-        yield connected
-
-
-@pytest.fixture
-def db(client):
-    database = client[f"d{next(numbers)}"]
-    yield database
-    client.drop_database(database.name)
-
-
-def shard(db, name, key, at=(), **options):
-    """A sharded collection, cut at these values of the key's first field, its ranges on s0 and s1 in turn."""
-    ns = f"{db.name}.{name}"
-    admin = db.client.admin
-    admin.command("shardCollection", ns, key=key, **options)
-    field = next(iter(key))
-    for value in at:
-        admin.command("split", ns, middle={field: value, **{f: bson.MinKey() for f in list(key)[1:]}})
-    for n, value in enumerate(at):
-        find = {f: (value if f == field else bson.MinKey()) for f in key}
-        admin.command("moveChunk", ns, find=find, to=f"s{(n + 1) % 2}")
-    return db[name]
-
-
-def on_shards(cluster, coll):
-    counts = {}
-    for name in cluster.shards:
-        with cluster.on_shard(name) as direct:
-            counts[name] = direct[coll.database.name][coll.name].count_documents({})
-    return counts
+cluster = cluster_fixture()
+client = client_fixture()
 
 
 def test_a_router_says_what_it_is(client):

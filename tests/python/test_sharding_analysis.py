@@ -5,16 +5,12 @@ import itertools
 import pytest
 from bson import Int64
 from harness import Server, refuses, until
-from sharded_cluster import at_rest
-from test_sharding import shard
+from sharded_cluster import cluster_fixture, shard
 
 numbers = itertools.count(1)
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    with at_rest(tmp_path_factory.mktemp("cluster")) as running:
-        yield running
+cluster = cluster_fixture()
 
 
 @pytest.fixture(scope="module")

@@ -8,22 +8,13 @@ import bson
 import pytest
 from bson import Binary, Int64, ObjectId
 from harness import refuses, until
-from sharded_cluster import at_rest
-from test_sharding import shard
+from sharded_cluster import client_fixture, cluster_fixture, shard
 
 OTHER = Binary(uuid.uuid4().bytes, 4)
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    with at_rest(tmp_path_factory.mktemp("cluster")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(cluster):
-    with cluster.client() as connected:
-        yield connected
+cluster = cluster_fixture()
+client = client_fixture()
 
 
 @pytest.mark.parametrize("key", [None, {"files_id": 1}, {"files_id": 1, "n": 1}])

@@ -1,17 +1,12 @@
 """`pando backup` of a whole sharded cluster, by its router: one moment for all shards and the configuration set."""
 
-import subprocess
 import threading
 
 import pytest
-from harness import BINARY, until
+from harness import run_pando, until
 from pymongo import WriteConcern
 from pymongo.errors import OperationFailure
 from sharded_cluster import ShardedCluster, answers, initiate
-
-
-def pando(*words):
-    return subprocess.run([BINARY, *map(str, words)], capture_output=True, text=True, timeout=300)
 
 
 @pytest.fixture
@@ -75,13 +70,13 @@ def test_a_backup_under_writes_is_one_moment_of_all_shards(cluster, tmp_path):
     backup = tmp_path / "deep" / "backup"
     with Writer(cluster) as writer:
         before = writer.written
-        made = pando("backup", f"mongodb://{cluster.routers[0].address}/", backup, "--in-place")
+        made = run_pando("backup", f"mongodb://{cluster.routers[0].address}/", backup, "--in-place")
         after = writer.written
     assert made.returncode == 0, made.stderr
     assert "was read whole" in made.stdout and str(backup / "s1") in made.stdout, made.stdout
     assert oct(backup.stat().st_mode)[-3:] == "700"
     for name in ("config", "s0", "s1"):
-        checked = pando("check", backup / name)
+        checked = run_pando("check", backup / name)
         assert checked.returncode == 0, checked.stdout + checked.stderr
     start_from(cluster, backup)
     with cluster.client() as client:
@@ -109,13 +104,13 @@ def test_what_cannot_be_backed_up_is_an_error_and_nothing_stays_locked(cluster, 
     backup = tmp_path / "backup"
     (backup / "s1").mkdir(parents=True)
     uri = f"mongodb://{cluster.routers[0].address}/"
-    refused = pando("backup", uri, backup, "--in-place")
+    refused = run_pando("backup", uri, backup, "--in-place")
     assert refused.returncode == 1 and "s1" in refused.stderr and "exists already" in refused.stderr, refused.stderr
     cluster.shards["s1"].kill()
     # The router would wait for a primary: it has none to lock.
     with cluster.on_shard("s0") as client, pytest.raises(OperationFailure, match="the lock against writes is gone"):
         client.admin.command({"pandoBackup": 1, "step": "stage", "hold": 1})
-    down = pando("backup", uri, tmp_path / "other", "--in-place")
+    down = run_pando("backup", uri, tmp_path / "other", "--in-place")
     assert down.returncode == 1 and "no backup was made" in down.stderr, down.stdout
     assert not (tmp_path / "other").exists()
     cluster.shards["s1"].start()

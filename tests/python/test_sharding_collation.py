@@ -1,15 +1,11 @@
 """Collations over shards: of commands, and a collection's own."""
 
-import itertools
 
-import pytest
 from harness import refuses
 from pymongo import DESCENDING
 from pymongo.collation import Collation
-from sharded_cluster import at_rest
-from test_sharding import on_shards
+from sharded_cluster import client_fixture, cluster_fixture, on_shards
 
-numbers = itertools.count(1)
 ANY_CASE = Collation("en", strength=2)
 BY_CASE = Collation("en", strength=3)
 SIMPLE = {"locale": "simple"}
@@ -17,23 +13,8 @@ SIMPLE = {"locale": "simple"}
 LETTERS = ["a", "B", "c", "D", "e", "F", "A", "b", "C", "d", "E", "f"]
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    with at_rest(tmp_path_factory.mktemp("cluster")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(cluster):
-    with cluster.client() as connected:
-        yield connected
-
-
-@pytest.fixture
-def db(client):
-    database = client[f"d{next(numbers)}"]
-    yield database
-    client.drop_database(database.name)
+cluster = cluster_fixture()
+client = client_fixture()
 
 
 def spread(db, collation=None):

@@ -1,36 +1,18 @@
 """Commands at routers that are not about single documents, and arguments that no server takes."""
 
-import itertools
 
 import pytest
 from bson import Code, Int64
 from harness import refuses, until
 from pymongo.errors import DocumentTooLarge, OperationFailure
-from sharded_cluster import at_rest
-from test_sharding import shard
+from sharded_cluster import client_fixture, cluster_fixture, shard
 
-numbers = itertools.count(1)
 MAP = Code("function() { emit(this.g, this.n) }")
 REDUCE = Code("function(key, values) { return Array.sum(values) }")
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    with at_rest(tmp_path_factory.mktemp("cluster")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(cluster):
-    with cluster.client() as connected:
-        yield connected
-
-
-@pytest.fixture
-def db(client):
-    database = client[f"d{next(numbers)}"]
-    yield database
-    client.drop_database(database.name)
+cluster = cluster_fixture()
+client = client_fixture()
 
 
 @pytest.fixture(params=["plain", "sharded"])

@@ -9,19 +9,11 @@ import pytest
 from harness import expect_error, refuses, until
 from pymongo import CursorType
 from pymongo.errors import AutoReconnect, OperationFailure
-from sharded_cluster import at_rest
+from sharded_cluster import client_fixture, cluster_fixture
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    with at_rest(tmp_path_factory.mktemp("front")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(cluster):
-    with cluster.client() as connected:
-        yield connected
+cluster = cluster_fixture()
+client = client_fixture()
 
 
 @pytest.fixture(scope="module")

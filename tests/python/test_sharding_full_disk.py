@@ -1,26 +1,20 @@
 """A shard whose disk fills up: writes to it are refused with the reason, others go on, and it comes back when there is room."""
 
 import os
-import subprocess
 import time
 
 import pytest
-from harness import Server, refuses, until
+from harness import Server, refuses, small_disk, until
 from pymongo import WriteConcern
 from pymongo.errors import OperationFailure
-from sharded_cluster import ShardedCluster
+from sharded_cluster import ShardedCluster, client_fixture, shard
 from test_set_full_disk import OUT_OF_DISK_SPACE, fill
-from test_sharding import shard
 
 
 @pytest.fixture(scope="module")
 def disk(tmp_path_factory):
-    """A file system of 96 MB."""
-    path = tmp_path_factory.mktemp("disk")
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=96m", "tmpfs", path], capture_output=True).returncode:
-        pytest.skip("no right to mount a file system")
-    yield path
-    subprocess.run(["umount", "-l", path], check=True)
+    with small_disk(tmp_path_factory.mktemp("disk"), 96) as disk:
+        yield disk
 
 
 @pytest.fixture(scope="module")
@@ -37,10 +31,7 @@ def cluster(disk, tmp_path_factory):
         yield running
 
 
-@pytest.fixture(scope="module")
-def client(cluster):
-    with cluster.client() as connected:
-        yield connected
+client = client_fixture()
 
 
 def write_until_refused(coll, key):

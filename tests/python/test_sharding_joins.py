@@ -9,22 +9,13 @@ import pytest
 from harness import refuses, until
 from pymongo.errors import OperationFailure
 from pymongo.read_concern import ReadConcern
-from sharded_cluster import at_rest
-from test_sharding import shard
+from sharded_cluster import client_fixture, cluster_fixture, shard
 
 numbers = itertools.count(1)
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    with at_rest(tmp_path_factory.mktemp("cluster"), routers=2) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(cluster):
-    with cluster.client() as connected:
-        yield connected
+cluster = cluster_fixture(routers=2)
+client = client_fixture()
 
 
 @pytest.fixture

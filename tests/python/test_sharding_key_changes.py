@@ -7,52 +7,33 @@ import pytest
 from harness import refuses
 from pymongo import ReturnDocument
 from pymongo.errors import DuplicateKeyError
-from sharded_cluster import at_rest
+from sharded_cluster import client_fixture, cluster_fixture, documents_on, shard
 
-numbers = itertools.count(1)
 sessions = itertools.count(1)
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    with at_rest(tmp_path_factory.mktemp("cluster"), routers=2) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(cluster):
-    with cluster.client() as connected:
-        yield connected
+cluster = cluster_fixture(routers=2)
+client = client_fixture()
 
 
 @pytest.fixture
-def coll(client):
+def coll(db):
     """`k` below 50 is on one shard, the rest on the other; a document on each."""
-    database = client[f"kc{next(numbers)}"]
-    ns = f"{database.name}.c"
-    client.admin.command("enableSharding", database.name, primaryShard="s0")
-    client.admin.command("shardCollection", ns, key={"k": 1})
-    client.admin.command("split", ns, middle={"k": 50})
-    client.admin.command("moveChunk", ns, find={"k": 75}, to="s1")
-    database.c.insert_many([{"_id": 1, "k": 1, "n": 0}, {"_id": 2, "k": 99, "n": 0}])
-    yield database.c
-    client.drop_database(database.name)
-
-
-def on_shard(cluster, coll, name):
-    with cluster.on_shard(name) as direct:
-        return list(direct[coll.database.name][coll.name].find().sort("_id"))
+    db.client.admin.command("enableSharding", db.name, primaryShard="s0")
+    coll = shard(db, "c", {"k": 1}, at=[50])
+    coll.insert_many([{"_id": 1, "k": 1, "n": 0}, {"_id": 2, "k": 99, "n": 0}])
+    return coll
 
 
 def test_a_document_moves(cluster, coll):
     moved = coll.update_one({"_id": 1}, {"$set": {"k": 60}, "$inc": {"n": 1}})
     assert (moved.matched_count, moved.modified_count) == (1, 1)
-    assert on_shard(cluster, coll, "s0") == []
-    assert on_shard(cluster, coll, "s1") == [{"_id": 1, "k": 60, "n": 1}, {"_id": 2, "k": 99, "n": 0}]
+    assert documents_on(cluster, coll, "s0") == []
+    assert documents_on(cluster, coll, "s1") == [{"_id": 1, "k": 60, "n": 1}, {"_id": 2, "k": 99, "n": 0}]
     # On its own shard it stays.
     assert coll.update_one({"k": 60}, {"$inc": {"k": 1}}).modified_count == 1
     assert coll.replace_one({"_id": 1}, {"k": 5, "r": 1}).modified_count == 1
-    assert on_shard(cluster, coll, "s0") == [{"_id": 1, "k": 5, "r": 1}]
+    assert documents_on(cluster, coll, "s0") == [{"_id": 1, "k": 5, "r": 1}]
     assert coll.update_one({"_id": 1, "k": 5}, [{"$set": {"k": {"$add": ["$k", 70]}}}]).modified_count == 1
     assert coll.find_one({"_id": 1}) == {"_id": 1, "k": 75, "r": 1}
     assert coll.update_one({"_id": 7}, {"$set": {"k": 3}}).matched_count == 0

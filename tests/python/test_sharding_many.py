@@ -1,6 +1,5 @@
 """Many sharded collections: a round of the balancer asks for all of them at once, and a database with them is dropped whole."""
 
-import pymongo
 import pytest
 from harness import until
 from sharded_cluster import ShardedCluster

@@ -9,24 +9,14 @@ import time
 import pytest
 from harness import refuses, until
 from pymongo.errors import WriteError
-from sharded_cluster import at_rest
-from test_sharding import shard
+from sharded_cluster import client_fixture, cluster_fixture, shard
 from test_sharding_write_concerns import alone
 
 numbers = itertools.count(1)
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    silent = {1: {"priority": 0, "votes": 0}}
-    with at_rest(tmp_path_factory.mktemp("arguments"), replicas=2, settings=silent) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(cluster):
-    with cluster.client() as connected:
-        yield connected
+cluster = cluster_fixture(replicas=2, settings={1: {"priority": 0, "votes": 0}})
+client = client_fixture()
 
 
 @pytest.fixture

@@ -7,16 +7,13 @@ import bson
 import pytest
 from harness import refuses, until
 from pymongo.errors import OperationFailure
-from sharded_cluster import ShardedCluster, at_rest
+from sharded_cluster import ShardedCluster, cluster_fixture
 
 ROUNDS = 6
 WRITERS = 3
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    with at_rest(tmp_path_factory.mktemp("moves"), routers=2) as running:
-        yield running
+cluster = cluster_fixture(routers=2)
 
 
 class Writer(threading.Thread):

@@ -4,15 +4,12 @@ import datetime
 
 import pytest
 from bson import Int64, MinKey
-from sharded_cluster import at_rest
+from sharded_cluster import cluster_fixture
 
 DOCUMENTS = 400
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    with at_rest(tmp_path_factory.mktemp("by_index")) as running:
-        yield running
+cluster = cluster_fixture()
 
 
 def series(n):

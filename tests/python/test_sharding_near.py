@@ -5,23 +5,14 @@ import itertools
 
 import pytest
 from harness import refuses
-from sharded_cluster import at_rest
-from test_sharding import shard
+from sharded_cluster import client_fixture, cluster_fixture, shard
 
 numbers = itertools.count(1)
 CENTRE = {"type": "Point", "coordinates": [0.0, 0.0]}
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    with at_rest(tmp_path_factory.mktemp("cluster")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(cluster):
-    with cluster.client() as connected:
-        yield connected
+cluster = cluster_fixture()
+client = client_fixture()
 
 
 @pytest.fixture

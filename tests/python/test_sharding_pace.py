@@ -10,15 +10,12 @@ import bson
 import pymongo
 import pytest
 from harness import until
-from sharded_cluster import at_rest
+from sharded_cluster import at_rest, cluster_fixture
 
 DOCUMENTS = 4000
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    with at_rest(tmp_path_factory.mktemp("pace"), routers=2) as running:
-        yield running
+cluster = cluster_fixture(routers=2)
 
 
 @contextlib.contextmanager

@@ -11,9 +11,8 @@ import pytest
 from bson import ObjectId
 from harness import until
 from pymongo.errors import OperationFailure
-from sharded_cluster import at_rest
+from sharded_cluster import cluster_fixture, shard
 from test_pipeline_optimizer import INHIBIT, SHAPES, Generator, inhibited
-from test_sharding import shard
 
 SEED = int(os.environ.get("PANDO_SEED", random.randrange(1 << 32)))
 PIPELINES = int(os.environ.get("PANDO_PIPELINES", 150))
@@ -22,10 +21,7 @@ PAD = "x" * 250
 numbers = count()
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    with at_rest(tmp_path_factory.mktemp("cluster")) as running:
-        yield running
+cluster = cluster_fixture()
 
 
 @pytest.fixture(scope="module")

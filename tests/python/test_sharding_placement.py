@@ -7,19 +7,11 @@ import bson
 import pytest
 from harness import refuses, until
 from pymongo.errors import OperationFailure
-from sharded_cluster import answers, at_rest, initiate, member
+from sharded_cluster import answers, client_fixture, cluster_fixture, initiate, member
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    with at_rest(tmp_path_factory.mktemp("placement"), routers=2) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(cluster):
-    with cluster.client() as connected:
-        yield connected
+cluster = cluster_fixture(routers=2)
+client = client_fixture()
 
 
 def sides(client, db):

@@ -4,27 +4,18 @@ import threading
 import time
 
 import bson
-import pymongo
 import pytest
-from harness import expect_error, refuses, until
-from pymongo import MongoClient, ReadPreference, WriteConcern
+from harness import expect_error, until
+from pymongo import ReadPreference, WriteConcern
 from pymongo.errors import PyMongoError
 from pymongo.read_preferences import Nearest, Primary, PrimaryPreferred, Secondary, SecondaryPreferred
-from sharded_cluster import at_rest
+from sharded_cluster import client_fixture, cluster_fixture
 
 TAGS = {0: {"tags": {"dc": "east"}, "priority": 2}, 1: {"tags": {"dc": "west"}}, 2: {"tags": {"dc": "south"}}}
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    with at_rest(tmp_path_factory.mktemp("preferences"), replicas=3, settings=TAGS) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(cluster):
-    with cluster.client() as connected:
-        yield connected
+cluster = cluster_fixture(replicas=3, settings=TAGS)
+client = client_fixture()
 
 
 @pytest.fixture(scope="module")

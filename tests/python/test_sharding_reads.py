@@ -10,29 +10,11 @@ import pytest
 from bson import Decimal128, MinKey
 from harness import refuses, until
 from pymongo.errors import OperationFailure
-from sharded_cluster import answers, at_rest, initiate, member
-from test_sharding import on_shards, shard
-
-numbers = itertools.count(1)
+from sharded_cluster import answers, client_fixture, cluster_fixture, initiate, member, on_shards, shard
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    with at_rest(tmp_path_factory.mktemp("cluster")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(cluster):
-    with cluster.client() as connected:
-        yield connected
-
-
-@pytest.fixture
-def db(client):
-    database = client[f"d{next(numbers)}"]
-    yield database
-    client.drop_database(database.name)
+cluster = cluster_fixture()
+client = client_fixture()
 
 
 def on_the_other(db):

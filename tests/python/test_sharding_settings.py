@@ -6,8 +6,7 @@ from bson import Timestamp
 from harness import BINARY, Server, refuses, until
 from pymongo import WriteConcern
 from pymongo.read_concern import ReadConcern
-from sharded_cluster import ShardedCluster, answers, initiate, member
-from test_sharding import shard
+from sharded_cluster import ShardedCluster, answers, initiate, member, shard
 from test_sharding_login import ROOT, key_file
 
 SOON = ("--setParameter", "clusterServerParameterRefreshIntervalSecs=1")

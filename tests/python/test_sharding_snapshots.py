@@ -9,16 +9,13 @@ import pytest
 from harness import until
 from pymongo.errors import OperationFailure, PyMongoError
 from pymongo.read_concern import ReadConcern
-from sharded_cluster import at_rest
+from sharded_cluster import cluster_fixture, fail
 
 numbers = itertools.count(1)
 MAJORITY = {"w": "majority"}
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    with at_rest(tmp_path_factory.mktemp("cluster"), shards=2) as running:
-        yield running
+cluster = cluster_fixture(shards=2)
 
 
 @pytest.fixture
@@ -33,11 +30,6 @@ def coll(cluster):
         client.admin.command("moveChunk", ns, find={"_id": 10}, to="s1")
         database.c.insert_many([{"_id": n * 10, "v": 0} for n in range(2)])
         yield database.c
-
-
-def fail(cluster, shard, **data):
-    with cluster.on_shard(shard) as direct:
-        direct.admin.command("configureFailPoint", "failCommand", mode=data.pop("mode", "alwaysOn"), data=data)
 
 
 def heal(cluster):

@@ -1,36 +1,19 @@
 """Time series over shards: their buckets lie by meta value, clients see measurements."""
 
 import datetime
-import itertools
 import threading
 
 import pytest
 from bson import MaxKey, MinKey
 from harness import refuses
-from sharded_cluster import at_rest
+from sharded_cluster import client_fixture, cluster_fixture
 
-numbers = itertools.count(1)
 BEGAN = datetime.datetime(2026, 1, 1)
 SERIES = {"timeField": "t", "metaField": "m"}
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    with at_rest(tmp_path_factory.mktemp("cluster"), routers=2) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(cluster):
-    with cluster.client() as connected:
-        yield connected
-
-
-@pytest.fixture
-def db(client):
-    database = client[f"d{next(numbers)}"]
-    yield database
-    client.drop_database(database.name)
+cluster = cluster_fixture(routers=2)
+client = client_fixture()
 
 
 def at(seconds):

@@ -10,38 +10,27 @@ import pytest
 from harness import until
 from pymongo.errors import OperationFailure
 from pymongo.read_concern import ReadConcern
-from sharded_cluster import at_rest
+from sharded_cluster import client_fixture, cluster_fixture, fail
 
-numbers = itertools.count(1)
 sessions = itertools.count(1)
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    with at_rest(tmp_path_factory.mktemp("cluster"), shards=3, routers=2) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(cluster):
-    # Through the second router: tests kill the first.
-    with cluster.client(1) as connected:
-        yield connected
+cluster = cluster_fixture(shards=3, routers=2)
+# Through the second router: tests kill the first.
+client = client_fixture(1)
 
 
 @pytest.fixture
-def coll(client):
+def coll(db):
     """A collection with a document on each of three shards."""
-    database = client[f"tx{next(numbers)}"]
-    ns = f"{database.name}.c"
-    client.admin.command("enableSharding", database.name, primaryShard="s0")
-    client.admin.command("shardCollection", ns, key={"k": 1})
+    admin, ns = db.client.admin, f"{db.name}.c"
+    admin.command("enableSharding", db.name, primaryShard="s0")
+    admin.command("shardCollection", ns, key={"k": 1})
     for n in (1, 2):
-        client.admin.command("split", ns, middle={"k": n * 10})
-        client.admin.command("moveChunk", ns, find={"k": n * 10}, to=f"s{n}")
-    database.c.insert_many([{"_id": n, "k": n * 10 + 1, "v": 0} for n in range(3)])
-    yield database.c
-    client.drop_database(database.name)
+        admin.command("split", ns, middle={"k": n * 10})
+        admin.command("moveChunk", ns, find={"k": n * 10}, to=f"s{n}")
+    db.c.insert_many([{"_id": n, "k": n * 10 + 1, "v": 0} for n in range(3)])
+    return db.c
 
 
 class Transaction:
@@ -89,11 +78,6 @@ def free(coll):
             return False
 
     until("all documents can be written to", done, 40)
-
-
-def fail(cluster, shard, **data):
-    with cluster.on_shard(shard) as direct:
-        direct.admin.command("configureFailPoint", "failCommand", mode=data.pop("mode", "alwaysOn"), data=data)
 
 
 def heal(cluster):

@@ -3,16 +3,11 @@
 import threading
 import time
 
-import pytest
 from harness import until
-from sharded_cluster import at_rest
-from test_sharding import shard
+from sharded_cluster import cluster_fixture, shard
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    with at_rest(tmp_path_factory.mktemp("under")) as running:
-        yield running
+cluster = cluster_fixture()
 
 
 def in_thread(work):

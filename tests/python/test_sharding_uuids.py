@@ -1,13 +1,10 @@
 """A collection has one UUID: in the configuration, on each shard, and in what its change streams say."""
 
 import pytest
-from sharded_cluster import at_rest
+from sharded_cluster import cluster_fixture
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    with at_rest(tmp_path_factory.mktemp("uuids")) as running:
-        yield running
+cluster = cluster_fixture()
 
 
 @pytest.fixture(scope="module")

@@ -2,38 +2,19 @@
 members, of which one votes: a majority is fulfilled while the other stands still."""
 
 import contextlib
-import itertools
 import signal
 
 import pytest
 from harness import refuses
 from pymongo import InsertOne, UpdateOne, WriteConcern
 from pymongo.errors import BulkWriteError, WriteConcernError, WTimeoutError
-from sharded_cluster import at_rest
-from test_sharding import shard
+from sharded_cluster import client_fixture, cluster_fixture, shard
 
-numbers = itertools.count(1)
 BOTH = {"w": 2, "wtimeout": 100}
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    silent = {1: {"priority": 0, "votes": 0}}
-    with at_rest(tmp_path_factory.mktemp("cluster"), replicas=2, settings=silent) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(cluster):
-    with cluster.client() as connected:
-        yield connected
-
-
-@pytest.fixture
-def db(client):
-    database = client[f"d{next(numbers)}"]
-    yield database
-    client.drop_database(database.name)
+cluster = cluster_fixture(replicas=2, settings={1: {"priority": 0, "votes": 0}})
+client = client_fixture()
 
 
 @contextlib.contextmanager

@@ -6,35 +6,20 @@ import bson
 import pymongo
 import pytest
 from pymongo.errors import DuplicateKeyError
-from sharded_cluster import at_rest
+from sharded_cluster import client_fixture, cluster_fixture, documents_on, shard
 
-numbers = itertools.count(1)
 sessions = itertools.count(1)
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    with at_rest(tmp_path_factory.mktemp("cluster"), routers=2) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(cluster):
-    with cluster.client() as connected:
-        yield connected
+cluster = cluster_fixture(routers=2)
+client = client_fixture()
 
 
 @pytest.fixture
-def coll(client):
+def coll(db):
     """A collection whose `k` below 50 is on one shard, and the rest on the other."""
-    database = client[f"w{next(numbers)}"]
-    ns = f"{database.name}.c"
-    client.admin.command("enableSharding", database.name, primaryShard="s0")
-    client.admin.command("shardCollection", ns, key={"k": 1})
-    client.admin.command("split", ns, middle={"k": 50})
-    client.admin.command("moveChunk", ns, find={"k": 75}, to="s1")
-    yield database.c
-    client.drop_database(database.name)
+    db.client.admin.command("enableSharding", db.name, primaryShard="s0")
+    return shard(db, "c", {"k": 1}, at=[50])
 
 
 def retryable(**command):
@@ -48,21 +33,16 @@ def send(cluster, **command):
         return wire.command(command)
 
 
-def on_shard(cluster, coll, name):
-    with cluster.on_shard(name) as direct:
-        return list(direct[coll.database.name][coll.name].find().sort("_id"))
-
-
 def test_an_upsert_that_does_not_name_its_shard(cluster, coll):
     made = coll.update_one({"x": 1}, {"$set": {"y": 2}, "$setOnInsert": {"k": 70}}, upsert=True)
     assert made.upserted_id is not None and made.matched_count == 0
-    assert on_shard(cluster, coll, "s1") == [{"_id": made.upserted_id, "x": 1, "y": 2, "k": 70}]
+    assert documents_on(cluster, coll, "s1") == [{"_id": made.upserted_id, "x": 1, "y": 2, "k": 70}]
     again = coll.update_one({"x": 1}, {"$set": {"y": 3}, "$setOnInsert": {"k": 10}}, upsert=True)
     assert (again.matched_count, again.modified_count, again.upserted_id) == (1, 1, None)
     assert coll.find_one({"x": 1})["y"] == 3 and coll.count_documents({}) == 1
     # No value of the key is null, which lies below all numbers.
     assert coll.update_one({"_id": 9}, {"$inc": {"n": 5}}, upsert=True).upserted_id == 9
-    assert on_shard(cluster, coll, "s0") == [{"_id": 9, "n": 5}]
+    assert documents_on(cluster, coll, "s0") == [{"_id": 9, "n": 5}]
     piped = coll.update_one({"x": 2}, [{"$set": {"z": {"$add": ["$x", 1]}}}], upsert=True)
     assert coll.find_one({"_id": piped.upserted_id}) == {"_id": piped.upserted_id, "x": 2, "z": 3}
     with pytest.raises(DuplicateKeyError):

@@ -11,7 +11,7 @@ import pytest
 from bson import Int64, ObjectId
 from pymongo import monitoring
 
-from harness import BINARY, MORE_TO_COME, OP_MSG, Wire, expect_error, until
+from harness import BINARY, MORE_TO_COME, OP_MSG, expect_error, until
 
 EXHAUST_ALLOWED = 1 << 16
 HOUR = 3_600_000

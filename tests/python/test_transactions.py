@@ -5,9 +5,7 @@ import time
 
 import pytest
 from bson import Binary, Int64
-from pymongo import ReadPreference, WriteConcern
-from pymongo.errors import BulkWriteError, CursorNotFound, DuplicateKeyError, OperationFailure, PyMongoError
-from pymongo.read_concern import ReadConcern
+from pymongo.errors import BulkWriteError, DuplicateKeyError, OperationFailure, PyMongoError
 
 from harness import expect_error
 

@@ -40,22 +40,22 @@ pub fn give_back() {
 
 /// What the process holds of the machine's memory, and how much one large operation may bring it to, in bytes.
 #[derive(Clone, Copy, Debug)]
-pub struct ProcessMemory {
+pub struct HeldMemory {
     pub held: usize,
     pub most: usize,
 }
 
-type Watcher = Box<dyn Fn() -> Option<ProcessMemory> + Send + Sync>;
+type Watcher = Box<dyn Fn() -> Option<HeldMemory> + Send + Sync>;
 
 static PROCESS: OnceLock<Watcher> = OnceLock::new();
 
 /// Who watches what the process holds tells of it.
-pub fn process_by(told: impl Fn() -> Option<ProcessMemory> + Send + Sync + 'static) {
+pub fn process_by(told: impl Fn() -> Option<HeldMemory> + Send + Sync + 'static) {
     let _ = PROCESS.set(Box::new(told));
 }
 
 /// What is told of the process; `None` where it is not watched.
-pub fn process() -> Option<ProcessMemory> {
+pub fn process() -> Option<HeldMemory> {
     PROCESS.get()?()
 }
 

@@ -9,7 +9,7 @@
 //!
 //! Invariant: an object that was changed, cut, or put under another name fails to be read.
 
-use crate::Outcome;
+use crate::ArchiveResult;
 use aead_stream::{DecryptorBE32, EncryptorBE32};
 use aes_gcm::aead::Payload;
 use aes_gcm::{Aes256Gcm, KeyInit};
@@ -28,14 +28,14 @@ const PROOF: usize = 16;
 
 /// What a key file holds: 32 bytes.
 #[derive(Clone)]
-pub struct Key([u8; 32]);
+pub struct ArchiveKey([u8; 32]);
 
-impl Key {
+impl ArchiveKey {
     /// 32 bytes in base64, as `openssl rand -base64 32` makes them, or 64 hexadecimal digits.
-    pub fn load(path: &Path) -> Outcome<Key> {
+    pub fn load(path: &Path) -> ArchiveResult<ArchiveKey> {
         let text = fs::read_to_string(path)
             .map_err(|e| format!("cannot read the key {}: {e}", path.display()))?;
-        Key::parse(&text).ok_or_else(|| {
+        ArchiveKey::parse(&text).ok_or_else(|| {
             format!(
                 "{} is no key: it should have 32 bytes in base64, as openssl rand -base64 32 makes them",
                 path.display()
@@ -43,7 +43,7 @@ impl Key {
         })
     }
 
-    fn parse(text: &str) -> Option<Key> {
+    fn parse(text: &str) -> Option<ArchiveKey> {
         let text = text.trim();
         if text.len() == 64 {
             let digits = text.as_bytes().chunks(2).map(|pair| {
@@ -51,10 +51,10 @@ impl Key {
                 u8::from_str_radix(pair, 16).ok()
             });
             let bytes: Option<Vec<u8>> = digits.collect();
-            return Some(Key(bytes?.try_into().ok()?));
+            return Some(ArchiveKey(bytes?.try_into().ok()?));
         }
         let bytes = BASE64_STANDARD.decode(text).ok()?;
-        Some(Key(bytes.try_into().ok()?))
+        Some(ArchiveKey(bytes.try_into().ok()?))
     }
 
     /// A number that can be made of these bytes only with the key.
@@ -85,7 +85,11 @@ pub(crate) struct EncryptingReader<'r> {
 }
 
 impl<'r> EncryptingReader<'r> {
-    pub fn new(key: &Key, name: &str, from: &'r mut dyn Read) -> io::Result<EncryptingReader<'r>> {
+    pub fn new(
+        key: &ArchiveKey,
+        name: &str,
+        from: &'r mut dyn Read,
+    ) -> io::Result<EncryptingReader<'r>> {
         let mut salt = [0; SALT];
         File::open("/dev/urandom")?.read_exact(&mut salt)?;
         let mut out = MAGIC.to_vec();
@@ -152,7 +156,7 @@ fn damaged(name: &str) -> io::Error {
 
 impl<'r> DecryptingReader<'r> {
     pub fn new(
-        key: &Key,
+        key: &ArchiveKey,
         name: &str,
         mut from: Box<dyn Read + 'r>,
     ) -> io::Result<DecryptingReader<'r>> {
@@ -224,8 +228,8 @@ fn piece(from: &mut dyn Read, most: usize) -> io::Result<Vec<u8>> {
 mod tests {
     use super::*;
 
-    fn key(n: u8) -> Key {
-        Key([n; 32])
+    fn key(n: u8) -> ArchiveKey {
+        ArchiveKey([n; 32])
     }
 
     fn sealed(bytes: &[u8]) -> Vec<u8> {
@@ -235,7 +239,7 @@ mod tests {
         out
     }
 
-    fn open(key: &Key, name: &str, sealed: &[u8]) -> io::Result<Vec<u8>> {
+    fn open(key: &ArchiveKey, name: &str, sealed: &[u8]) -> io::Result<Vec<u8>> {
         let mut out = Vec::new();
         DecryptingReader::new(key, name, Box::new(sealed))?.read_to_end(&mut out)?;
         Ok(out)
@@ -273,15 +277,18 @@ mod tests {
     #[test]
     fn key_files() {
         let base64 = BASE64_STANDARD.encode([7; 32]);
-        assert_eq!(Key::parse(&format!("{base64}\n")).unwrap().0, [7; 32]);
-        assert_eq!(Key::parse(&"0a".repeat(32)).unwrap().0, [10; 32]);
+        assert_eq!(
+            ArchiveKey::parse(&format!("{base64}\n")).unwrap().0,
+            [7; 32]
+        );
+        assert_eq!(ArchiveKey::parse(&"0a".repeat(32)).unwrap().0, [10; 32]);
         for bad in [
             "",
             "short",
             &"zz".repeat(32),
             &BASE64_STANDARD.encode([1; 31]),
         ] {
-            assert!(Key::parse(bad).is_none(), "{bad}");
+            assert!(ArchiveKey::parse(bad).is_none(), "{bad}");
         }
     }
 }

@@ -5,8 +5,8 @@
 //! ```
 //! Invariant: a file under its name is whole, also after a loss of power.
 
-use crate::Outcome;
-use crate::store::{Object, Store};
+use crate::ArchiveResult;
+use crate::store::{ArchiveStore, Object};
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{ErrorKind, Read};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -35,14 +35,14 @@ fn cannot(what: &str, path: &Path, e: &std::io::Error) -> String {
     }
 }
 
-fn make_dir(dir: &Path) -> Outcome<()> {
+fn make_dir(dir: &Path) -> ArchiveResult<()> {
     let mut builder = DirBuilder::new();
     let made = builder.recursive(true).mode(0o700).create(dir);
     made.map_err(|e| cannot("make", dir, &e))
 }
 
-impl Store for Directory {
-    fn put(&self, name: &str, from: &mut dyn Read) -> Outcome<()> {
+impl ArchiveStore for Directory {
+    fn put(&self, name: &str, from: &mut dyn Read) -> ArchiveResult<()> {
         let path = self.root.join(name);
         let place = path.parent().unwrap_or(&self.root);
         let drafts = self.root.join(DRAFTS);
@@ -65,7 +65,7 @@ impl Store for Directory {
         })
     }
 
-    fn get(&self, name: &str) -> Outcome<Option<Box<dyn Read + '_>>> {
+    fn get(&self, name: &str) -> ArchiveResult<Option<Box<dyn Read + '_>>> {
         let path = self.root.join(name);
         match File::open(&path) {
             Ok(file) => Ok(Some(Box::new(file))),
@@ -74,7 +74,7 @@ impl Store for Directory {
         }
     }
 
-    fn list(&self, prefix: &str) -> Outcome<Vec<Object>> {
+    fn list(&self, prefix: &str) -> ArchiveResult<Vec<Object>> {
         let mut found = Vec::new();
         let folder = prefix.rsplit_once('/').map_or("", |(folder, _)| folder);
         gather(&self.root, folder, &mut found)?;
@@ -83,7 +83,7 @@ impl Store for Directory {
         Ok(found)
     }
 
-    fn remove(&self, name: &str) -> Outcome<()> {
+    fn remove(&self, name: &str) -> ArchiveResult<()> {
         let path = self.root.join(name);
         match fs::remove_file(&path) {
             Err(e) if e.kind() != ErrorKind::NotFound => Err(cannot("remove", &path, &e)),
@@ -92,7 +92,7 @@ impl Store for Directory {
     }
 }
 
-fn gather(root: &Path, folder: &str, found: &mut Vec<Object>) -> Outcome<()> {
+fn gather(root: &Path, folder: &str, found: &mut Vec<Object>) -> ArchiveResult<()> {
     let dir = root.join(folder);
     let entries = match fs::read_dir(&dir) {
         Ok(entries) => entries,

@@ -2,11 +2,11 @@
 
 use crate::cipher::{DecryptingReader, EncryptingReader};
 use crate::directory::Directory;
-use crate::lock::{Lock, Work};
+use crate::lock::{ArchiveLock, ArchiveWork};
 use crate::manifest::{Backup, KeptFile, hex};
 use crate::s3::S3;
-use crate::store::{Object, Store};
-use crate::{Key, Outcome};
+use crate::store::{ArchiveStore, Object};
+use crate::{ArchiveKey, ArchiveResult};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
@@ -23,13 +23,13 @@ const LOG: &str = "log/";
 const VERIFIED_AT_ONCE: usize = 1 << 20;
 
 pub struct Archive {
-    store: Arc<dyn Store>,
-    key: Option<Key>,
+    store: Arc<dyn ArchiveStore>,
+    key: Option<ArchiveKey>,
 }
 
 /// Entries of a log, kept together. Two pieces may have entries in common: those are the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Piece {
+pub struct LogPiece {
     /// The indexes of its first and last entry.
     pub first: u64,
     pub last: u64,
@@ -46,12 +46,12 @@ pub struct Pruned {
 
 impl Archive {
     /// Whether a place is an archive.
-    pub fn is_at(place: &str) -> Outcome<bool> {
+    pub fn is_at(place: &str) -> ArchiveResult<bool> {
         let store = store_at(place)?;
         Ok(store.get(STAMP)?.is_some())
     }
 
-    pub fn open(place: &str, key: Option<&Path>) -> Outcome<Archive> {
+    pub fn open(place: &str, key: Option<&Path>) -> ArchiveResult<Archive> {
         let store = store_at(place)?;
         match read_text(&*store, STAMP)? {
             Some(stamp) => Archive::stamped(store, &stamp, key, place),
@@ -62,7 +62,7 @@ impl Archive {
     }
 
     /// Opens it, or makes it in a place where nothing is.
-    pub fn open_or_make(place: &str, key: Option<&Path>) -> Outcome<Archive> {
+    pub fn open_or_make(place: &str, key: Option<&Path>) -> ArchiveResult<Archive> {
         let store = store_at(place)?;
         if let Some(stamp) = read_text(&*store, STAMP)? {
             return Archive::stamped(store, &stamp, key, place);
@@ -72,7 +72,7 @@ impl Archive {
                 "{place} holds something else than an archive of backups"
             ));
         }
-        let key = key.map(Key::load).transpose()?;
+        let key = key.map(ArchiveKey::load).transpose()?;
         let proof = key.as_ref().map(proof_of);
         let stamp = json!({"format": FORMAT, "encrypted": key.is_some(), "proof": proof});
         store.put(STAMP, &mut format!("{stamp}\n").as_bytes())?;
@@ -80,11 +80,11 @@ impl Archive {
     }
 
     fn stamped(
-        store: Arc<dyn Store>,
+        store: Arc<dyn ArchiveStore>,
         stamp: &str,
         key: Option<&Path>,
         place: &str,
-    ) -> Outcome<Archive> {
+    ) -> ArchiveResult<Archive> {
         let stamp: Value = serde_json::from_str(stamp).unwrap_or(Value::Null);
         match stamp.get("format").and_then(Value::as_u64) {
             Some(FORMAT) => {}
@@ -99,7 +99,7 @@ impl Archive {
         let key = match (encrypted, key) {
             (true, None) => return Err(format!("{place} is encrypted: --key-file names its key")),
             (false, Some(_)) => return Err(format!("{place} is not encrypted: it has no key")),
-            (_, key) => key.map(Key::load).transpose()?,
+            (_, key) => key.map(ArchiveKey::load).transpose()?,
         };
         let proof = stamp.get("proof").and_then(Value::as_str);
         if let Some(key) = &key
@@ -120,11 +120,11 @@ impl Archive {
         self.key.is_some()
     }
 
-    pub fn lock(&self, work: Work) -> Outcome<Lock> {
-        Lock::take(&self.store, work)
+    pub fn lock(&self, work: ArchiveWork) -> ArchiveResult<ArchiveLock> {
+        ArchiveLock::take(&self.store, work)
     }
 
-    fn put(&self, name: &str, from: &mut dyn Read) -> Outcome<()> {
+    fn put(&self, name: &str, from: &mut dyn Read) -> ArchiveResult<()> {
         match &self.key {
             None => self.store.put(name, from),
             Some(key) => {
@@ -135,7 +135,7 @@ impl Archive {
         }
     }
 
-    fn get(&self, name: &str) -> Outcome<Box<dyn Read + '_>> {
+    fn get(&self, name: &str) -> ArchiveResult<Box<dyn Read + '_>> {
         let missing = || format!("{name} is missing in the archive");
         let from = self.store.get(name)?.ok_or_else(missing)?;
         match &self.key {
@@ -158,7 +158,7 @@ impl Archive {
     }
 
     /// The names of all files that are there.
-    pub fn kept_files(&self) -> Outcome<BTreeSet<String>> {
+    pub fn kept_files(&self) -> ArchiveResult<BTreeSet<String>> {
         let files = self.store.list(FILES)?;
         Ok(files.into_iter().map(|o| o.name).collect())
     }
@@ -167,12 +167,12 @@ impl Archive {
         kept.contains(&self.file_name(&file.sha256))
     }
 
-    pub fn put_file(&self, file: &KeptFile, from: &mut dyn Read) -> Outcome<()> {
+    pub fn put_file(&self, file: &KeptFile, from: &mut dyn Read) -> ArchiveResult<()> {
         self.put(&self.file_name(&file.sha256), from)
     }
 
     /// The content of a file, which is compared with its hash as it is read: the last read fails where they differ.
-    pub fn read_file(&self, file: &KeptFile) -> Outcome<impl Read + '_> {
+    pub fn read_file(&self, file: &KeptFile) -> ArchiveResult<impl Read + '_> {
         let from = self.get(&self.file_name(&file.sha256))?;
         Ok(Hashed {
             from,
@@ -182,7 +182,7 @@ impl Archive {
     }
 
     /// Reads a file, and fails where it is not what it was. `between` is called between its pieces.
-    pub fn verify_file(&self, file: &KeptFile, mut between: impl FnMut()) -> Outcome<()> {
+    pub fn verify_file(&self, file: &KeptFile, mut between: impl FnMut()) -> ArchiveResult<()> {
         let mut from = self.read_file(file)?;
         let mut piece = vec![0; VERIFIED_AT_ONCE];
         loop {
@@ -195,7 +195,7 @@ impl Archive {
     }
 
     /// All backups, the oldest first.
-    pub fn backups(&self) -> Outcome<Vec<Backup>> {
+    pub fn backups(&self) -> ArchiveResult<Vec<Backup>> {
         let mut backups = Vec::new();
         for object in self.store.list(BACKUPS)? {
             let mut text = String::new();
@@ -208,25 +208,25 @@ impl Archive {
         Ok(backups)
     }
 
-    pub fn save(&self, backup: &Backup) -> Outcome<()> {
+    pub fn save(&self, backup: &Backup) -> ArchiveResult<()> {
         let text = format!("{:#}\n", backup.to_json());
         let name = format!("{BACKUPS}{}.json", backup.id);
         self.put(&name, &mut text.as_bytes())
     }
 
     /// The pieces of a set's log in a line, by their first entries.
-    pub fn pieces(&self, line: &str, set: &str) -> Outcome<Vec<Piece>> {
+    pub fn pieces(&self, line: &str, set: &str) -> ArchiveResult<Vec<LogPiece>> {
         let prefix = log_prefix(line, set);
         let piece = |o: Object| {
             let (first, last) = range_of(o.name.strip_prefix(&prefix)?)?;
-            Some(Piece {
+            Some(LogPiece {
                 first,
                 last,
                 bytes: o.bytes,
                 name: o.name,
             })
         };
-        let mut pieces: Vec<Piece> = self
+        let mut pieces: Vec<LogPiece> = self
             .store
             .list(&prefix)?
             .into_iter()
@@ -243,11 +243,11 @@ impl Archive {
         set: &str,
         (first, last): (u64, u64),
         packed: &[u8],
-    ) -> Outcome<Piece> {
+    ) -> ArchiveResult<LogPiece> {
         let name = format!("{}{first:020}-{last:020}", log_prefix(line, set));
         let mut small = zstd::stream::read::Encoder::new(packed, 3).map_err(|e| e.to_string())?;
         self.put(&name, &mut small)?;
-        Ok(Piece {
+        Ok(LogPiece {
             first,
             last,
             bytes: packed.len() as u64,
@@ -256,11 +256,11 @@ impl Archive {
     }
 
     /// Removes a piece all of which is in another one.
-    pub fn remove_piece(&self, piece: &Piece) -> Outcome<()> {
+    pub fn remove_piece(&self, piece: &LogPiece) -> ArchiveResult<()> {
         self.store.remove(&piece.name)
     }
 
-    pub fn read_piece(&self, piece: &Piece) -> Outcome<Vec<u8>> {
+    pub fn read_piece(&self, piece: &LogPiece) -> ArchiveResult<Vec<u8>> {
         let mut packed = Vec::new();
         let from = self.get(&piece.name)?;
         let read =
@@ -271,7 +271,7 @@ impl Archive {
 
     /// Removes backups, and what no other one needs: files, and pieces of logs of lines that have no backup, or
     /// that end before the first entry that a backup of their line lacks. `pieces` stay as long as they may matter.
-    pub fn prune(&self, keep: impl Fn(&Backup) -> bool) -> Outcome<Pruned> {
+    pub fn prune(&self, keep: impl Fn(&Backup) -> bool) -> ArchiveResult<Pruned> {
         let (kept, gone): (Vec<Backup>, Vec<Backup>) = self.backups()?.into_iter().partition(keep);
         let mut pruned = Pruned::default();
         // A listed backup is whole: the list goes first.
@@ -280,7 +280,7 @@ impl Archive {
         }
         let files = kept.iter().flat_map(|b| &b.sets).flat_map(|s| &s.files);
         let needed: BTreeSet<String> = files.map(|f| self.file_name(&f.sha256)).collect();
-        let mut remove = |object: &Object| -> Outcome<()> {
+        let mut remove = |object: &Object| -> ArchiveResult<()> {
             self.store.remove(&object.name)?;
             pruned.objects += 1;
             pruned.bytes += object.bytes;
@@ -300,7 +300,7 @@ impl Archive {
         Ok(pruned)
     }
 
-    fn unneeded_pieces(&self, kept: &[Backup]) -> Outcome<Vec<Object>> {
+    fn unneeded_pieces(&self, kept: &[Backup]) -> ArchiveResult<Vec<Object>> {
         // By set and line: the entry of the oldest backup.
         let mut oldest = std::collections::BTreeMap::new();
         for set in kept.iter().flat_map(|b| &b.sets) {
@@ -332,11 +332,11 @@ fn log_prefix(line: &str, set: &str) -> String {
     format!("{LOG}{line}/{set}/")
 }
 
-fn proof_of(key: &Key) -> String {
+fn proof_of(key: &ArchiveKey) -> String {
     hex(&key.derive("archive", b"proof"))
 }
 
-fn store_at(place: &str) -> Outcome<Arc<dyn Store>> {
+fn store_at(place: &str) -> ArchiveResult<Arc<dyn ArchiveStore>> {
     match place.split_once("://") {
         Some(("s3", rest)) => {
             let environment = |name: &str| std::env::var(name).ok();
@@ -349,7 +349,7 @@ fn store_at(place: &str) -> Outcome<Arc<dyn Store>> {
     }
 }
 
-fn read_text(store: &dyn Store, name: &str) -> Outcome<Option<String>> {
+fn read_text(store: &dyn ArchiveStore, name: &str) -> ArchiveResult<Option<String>> {
     let Some(mut from) = store.get(name)? else {
         return Ok(None);
     };

@@ -23,11 +23,11 @@ mod manifest;
 mod s3;
 mod store;
 
-pub use cipher::Key;
-pub use keeping::{Archive, Piece, Pruned};
-pub use lock::{Lock, Work};
+pub use cipher::ArchiveKey;
+pub use keeping::{Archive, LogPiece, Pruned};
+pub use lock::{ArchiveLock, ArchiveWork};
 pub use manifest::{At, Backup, KeptFile, SetBackup};
-pub use store::{Object, Store};
+pub use store::{ArchiveStore, Object};
 
 /// Failures are sentences for the user of the tool.
-pub type Outcome<T> = Result<T, String>;
+pub type ArchiveResult<T> = Result<T, String>;

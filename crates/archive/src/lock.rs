@@ -4,8 +4,8 @@
 //! Invariant: each writes what it does first and looks for others then, so of two one at least sees the
 //! other.
 
-use crate::Outcome;
-use crate::store::Store;
+use crate::ArchiveResult;
+use crate::store::ArchiveStore;
 use std::fs::File;
 use std::io::Read;
 use std::sync::Arc;
@@ -20,37 +20,40 @@ const RENEWED_EACH: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Work {
+pub enum ArchiveWork {
     Backup,
     Prune,
 }
 
-impl Work {
+impl ArchiveWork {
     fn name(self) -> &'static str {
         match self {
-            Work::Backup => "backup",
-            Work::Prune => "prune",
+            ArchiveWork::Backup => "backup",
+            ArchiveWork::Prune => "prune",
         }
     }
 
     fn bears(self, other: &str) -> bool {
-        self == Work::Backup && other == Work::Backup.name()
+        self == ArchiveWork::Backup && other == ArchiveWork::Backup.name()
     }
 }
 
 /// Held during a piece of work; given back when it is dropped.
-pub struct Lock {
-    store: Arc<dyn Store>,
+pub struct ArchiveLock {
+    store: Arc<dyn ArchiveStore>,
     name: String,
     ended: Arc<AtomicBool>,
     renewer: Option<JoinHandle<()>>,
 }
 
-impl Lock {
-    pub(crate) fn take(store: &Arc<dyn Store>, work: Work) -> Outcome<Lock> {
+impl ArchiveLock {
+    pub(crate) fn take(
+        store: &Arc<dyn ArchiveStore>,
+        work: ArchiveWork,
+    ) -> ArchiveResult<ArchiveLock> {
         let name = format!("{LOCKS}{}-{}", work.name(), random_name());
         store.put(&name, &mut &b"held\n"[..])?;
-        let mut lock = Lock {
+        let mut lock = ArchiveLock {
             store: store.clone(),
             name,
             ended: Arc::default(),
@@ -93,7 +96,7 @@ impl Lock {
     }
 }
 
-impl Drop for Lock {
+impl Drop for ArchiveLock {
     fn drop(&mut self) {
         self.ended.store(true, Ordering::Release);
         if let Some(renewer) = self.renewer.take() {
@@ -125,21 +128,21 @@ mod tests {
     #[test]
     fn backups_share_the_lock_and_a_prune_is_alone() {
         let dir = tempfile::tempdir().unwrap();
-        let store: Arc<dyn Store> = Arc::new(Directory::new(dir.path()));
-        let first = Lock::take(&store, Work::Backup).unwrap();
-        let second = Lock::take(&store, Work::Backup).unwrap();
-        assert!(Lock::take(&store, Work::Prune).is_err());
+        let store: Arc<dyn ArchiveStore> = Arc::new(Directory::new(dir.path()));
+        let first = ArchiveLock::take(&store, ArchiveWork::Backup).unwrap();
+        let second = ArchiveLock::take(&store, ArchiveWork::Backup).unwrap();
+        assert!(ArchiveLock::take(&store, ArchiveWork::Prune).is_err());
         drop(first);
-        assert!(Lock::take(&store, Work::Prune).is_err());
+        assert!(ArchiveLock::take(&store, ArchiveWork::Prune).is_err());
         drop(second);
-        let prune = Lock::take(&store, Work::Prune).unwrap();
-        assert!(Lock::take(&store, Work::Backup).is_err());
+        let prune = ArchiveLock::take(&store, ArchiveWork::Prune).unwrap();
+        assert!(ArchiveLock::take(&store, ArchiveWork::Backup).is_err());
         drop(prune);
         assert!(store.list("locks/").unwrap().is_empty());
         // One whose process was killed.
         store.put("locks/prune-0", &mut &b""[..]).unwrap();
         let file = File::open(dir.path().join("locks/prune-0")).unwrap();
         file.set_modified(SystemTime::now() - 2 * STALE).unwrap();
-        assert!(Lock::take(&store, Work::Backup).is_ok());
+        assert!(ArchiveLock::take(&store, ArchiveWork::Backup).is_ok());
     }
 }

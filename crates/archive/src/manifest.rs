@@ -1,6 +1,6 @@
 //! What a backup says of itself: of when it is, and which files each set has.
 
-use crate::Outcome;
+use crate::ArchiveResult;
 use serde_json::{Value, json};
 
 const FORMAT: u64 = 1;
@@ -73,7 +73,7 @@ impl Backup {
         })
     }
 
-    pub(crate) fn from_json(text: &str) -> Outcome<Backup> {
+    pub(crate) fn from_json(text: &str) -> ArchiveResult<Backup> {
         let v: Value = serde_json::from_str(text).map_err(|_| "it is no JSON".to_string())?;
         match v.get("format").and_then(Value::as_u64) {
             Some(FORMAT) => {}

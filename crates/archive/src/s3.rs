@@ -11,8 +11,8 @@
 //! - An object is there whole or not at all: it is put by one request, or by the one that ends its parts.
 //! - No request waits without end, and no error shows an address that was signed.
 
-use crate::Outcome;
-use crate::store::{Object, Store};
+use crate::ArchiveResult;
+use crate::store::{ArchiveStore, Object};
 use jiff::Timestamp;
 use jiff::fmt::rfc2822;
 use rusty_s3::actions::{
@@ -70,7 +70,7 @@ impl Trouble {
 
 impl S3 {
     /// `place` is what stands behind `s3://`; `setting` gives values of the environment.
-    pub fn new(place: &str, setting: impl Fn(&str) -> Option<String>) -> Outcome<S3> {
+    pub fn new(place: &str, setting: impl Fn(&str) -> Option<String>) -> ArchiveResult<S3> {
         let (name, prefix) = place.split_once('/').unwrap_or((place, ""));
         if name.is_empty() {
             return Err("an archive in S3 is s3://BUCKET/PREFIX".into());
@@ -126,7 +126,7 @@ impl S3 {
     }
 }
 
-fn agent(encrypted: bool, authorities: Option<&str>) -> Outcome<Agent> {
+fn agent(encrypted: bool, authorities: Option<&str>) -> ArchiveResult<Agent> {
     let mut config = Agent::config_builder()
         .http_status_as_error(false)
         .max_redirects(0)
@@ -162,7 +162,7 @@ fn agent(encrypted: bool, authorities: Option<&str>) -> Outcome<Agent> {
     Ok(config.build().new_agent())
 }
 
-fn read_authorities(file: &str) -> Outcome<Vec<Certificate<'static>>> {
+fn read_authorities(file: &str) -> ArchiveResult<Vec<Certificate<'static>>> {
     let cannot = |e: &dyn std::fmt::Display| format!("AWS_CA_BUNDLE, {file}: {e}");
     let text = std::fs::read(file).map_err(|e| cannot(&e))?;
     let mut found = Vec::new();
@@ -260,7 +260,7 @@ impl Requests {
     }
 
     /// Puts an object in parts, the first of which has been read.
-    fn put_parts(&self, key: &str, first: Vec<u8>, from: &mut dyn Read) -> Outcome<()> {
+    fn put_parts(&self, key: &str, first: Vec<u8>, from: &mut dyn Read) -> ArchiveResult<()> {
         let credentials = self.credentials.as_ref();
         let begin = self.until_it_answers(|| {
             let action = self.bucket.create_multipart_upload(credentials, key);
@@ -286,7 +286,7 @@ impl Requests {
         upload: &str,
         mut part: Vec<u8>,
         from: &mut dyn Read,
-    ) -> Outcome<Vec<String>> {
+    ) -> ArchiveResult<Vec<String>> {
         let mut tags = Vec::new();
         while !part.is_empty() {
             if tags.len() == MOST_PARTS {
@@ -307,7 +307,7 @@ impl Requests {
         Ok(tags)
     }
 
-    fn end_parts(&self, key: &str, upload: &str, tags: &[String]) -> Outcome<()> {
+    fn end_parts(&self, key: &str, upload: &str, tags: &[String]) -> ArchiveResult<()> {
         let ended = self.until_it_answers(|| {
             let tags = tags.iter().map(String::as_str);
             let credentials = self.credentials.as_ref();
@@ -333,12 +333,12 @@ impl Requests {
     }
 }
 
-impl Store for S3 {
+impl ArchiveStore for S3 {
     fn transfers(&self) -> usize {
         TRANSFERS
     }
 
-    fn put(&self, name: &str, from: &mut dyn Read) -> Outcome<()> {
+    fn put(&self, name: &str, from: &mut dyn Read) -> ArchiveResult<()> {
         let key = self.key(name);
         let mut first = Vec::new();
         read_part(from, &mut first)?;
@@ -349,7 +349,7 @@ impl Store for S3 {
         put.map_err(|why| format!("cannot write {name}: {why}"))
     }
 
-    fn get(&self, name: &str) -> Outcome<Option<Box<dyn Read + '_>>> {
+    fn get(&self, name: &str) -> ArchiveResult<Option<Box<dyn Read + '_>>> {
         let key = self.key(name);
         match self.requests.get(&key, 0) {
             Ok(body) => Ok(Some(Box::new(Reading {
@@ -364,7 +364,7 @@ impl Store for S3 {
         }
     }
 
-    fn list(&self, prefix: &str) -> Outcome<Vec<Object>> {
+    fn list(&self, prefix: &str) -> ArchiveResult<Vec<Object>> {
         let (prefix, mut token, mut found) = (self.key(prefix), None, Vec::new());
         loop {
             let part = self.requests.list(&prefix, token.as_deref());
@@ -390,7 +390,7 @@ impl Store for S3 {
         Ok(found)
     }
 
-    fn remove(&self, name: &str) -> Outcome<()> {
+    fn remove(&self, name: &str) -> ArchiveResult<()> {
         let removed = self.requests.remove(&self.key(name));
         match removed {
             Err(Trouble::Refused(code, _)) if code == "NoSuchKey" => Ok(()),
@@ -431,7 +431,7 @@ impl Read for Reading {
 }
 
 /// Reads as much as a part takes.
-fn read_part(from: &mut dyn Read, part: &mut Vec<u8>) -> Outcome<()> {
+fn read_part(from: &mut dyn Read, part: &mut Vec<u8>) -> ArchiveResult<()> {
     part.clear();
     let read = from.take(PART_BYTES).read_to_end(part);
     read.map(|_| ()).map_err(|e| e.to_string())

@@ -10,7 +10,7 @@ pub fn compare(a: Val<'_>, b: Val<'_>) -> Ordering {
 }
 
 /// As [`compare`], with another order of strings (and symbols), within documents and arrays too.
-pub fn compare_by(a: Val<'_>, b: Val<'_>, strings: &impl Strings) -> Ordering {
+pub fn compare_by(a: Val<'_>, b: Val<'_>, strings: &impl StringOrder) -> Ordering {
     let (ra, rb) = (tag::rank(a.tag), tag::rank(b.tag));
     if ra != rb {
         ra.cmp(&rb)
@@ -20,9 +20,9 @@ pub fn compare_by(a: Val<'_>, b: Val<'_>, strings: &impl Strings) -> Ordering {
 }
 
 /// The order of the bytes of two strings.
-pub trait Strings: Fn(&[u8], &[u8]) -> Ordering {}
+pub trait StringOrder: Fn(&[u8], &[u8]) -> Ordering {}
 
-impl<F: Fn(&[u8], &[u8]) -> Ordering> Strings for F {}
+impl<F: Fn(&[u8], &[u8]) -> Ordering> StringOrder for F {}
 
 fn plain(a: &[u8], b: &[u8]) -> Ordering {
     a.cmp(b)
@@ -38,7 +38,7 @@ pub fn compare_docs(a: Doc<'_>, b: Doc<'_>) -> Ordering {
     compare_elements(a, b, true, &plain)
 }
 
-fn compare_elements(a: Doc<'_>, b: Doc<'_>, names: bool, strings: &impl Strings) -> Ordering {
+fn compare_elements(a: Doc<'_>, b: Doc<'_>, names: bool, strings: &impl StringOrder) -> Ordering {
     let (mut ia, mut ib) = (a.iter(), b.iter());
     loop {
         match (ia.next_raw(), ib.next_raw()) {
@@ -61,7 +61,7 @@ fn compare_elements(a: Doc<'_>, b: Doc<'_>, names: bool, strings: &impl Strings)
     }
 }
 
-fn compare_same_rank(a: Val<'_>, b: Val<'_>, strings: &impl Strings) -> Ordering {
+fn compare_same_rank(a: Val<'_>, b: Val<'_>, strings: &impl StringOrder) -> Ordering {
     match a.tag {
         tag::DOUBLE | tag::INT32 | tag::INT64 | tag::DECIMAL128 => compare_numbers(a, b),
         tag::STRING | tag::SYMBOL => match (a.str_bytes(), b.str_bytes()) {

@@ -531,23 +531,32 @@ impl Catalog {
                 (None, _) => {}
                 _ => bail!(NamespaceExists, "target namespace exists"),
             }
-            let mut renamed = Collection::clone(&now);
-            renamed.ns = to.into();
-            let mut effects = vec![put_record(&renamed)];
-            if let Some(t) = &there {
-                effects.extend(drop_effects(t));
-            }
             let mut what = Writer::new();
             what.str(name, from).str("to", to);
             what.bool("dropTarget", drop_target);
-            if let Some(t) = &there {
-                what.binary("targetUUID", 4, &t.uuid);
-            }
-            // Logged under the old name, which its followers know.
-            self.propose(&now, what.finish(), effects)
+            self.propose_rename(&now, to, there.as_deref(), what)
         };
         drop(held);
         result
+    }
+
+    /// Gives a collection the name `to`, and drops what has it.
+    fn propose_rename(
+        &self,
+        now: &Arc<Collection>,
+        to: &str,
+        there: Option<&Collection>,
+        mut what: Writer,
+    ) -> Result<()> {
+        let mut renamed = Collection::clone(now);
+        renamed.ns = to.into();
+        let mut effects = vec![put_record(&renamed)];
+        if let Some(t) = there {
+            effects.extend(drop_effects(t));
+            what.binary("targetUUID", 4, &t.uuid);
+        }
+        // Logged under the old name, which its followers know.
+        self.propose(now, what.finish(), effects)
     }
 
     /// Replaces a frozen collection, which is dropped, by another.

@@ -25,7 +25,7 @@ pub struct StreamOptions {
 
 /// The kinds of events that streams show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum EventKind {
     Insert,
     Update,
     Replace,
@@ -39,38 +39,38 @@ pub enum Kind {
     Modify,
 }
 
-impl Kind {
+impl EventKind {
     pub fn name(self) -> &'static str {
         match self {
-            Kind::Insert => "insert",
-            Kind::Update => "update",
-            Kind::Replace => "replace",
-            Kind::Delete => "delete",
-            Kind::Drop => "drop",
-            Kind::Rename => "rename",
-            Kind::DropDatabase => "dropDatabase",
-            Kind::Create => "create",
-            Kind::CreateIndexes => "createIndexes",
-            Kind::DropIndexes => "dropIndexes",
-            Kind::Modify => "modify",
+            EventKind::Insert => "insert",
+            EventKind::Update => "update",
+            EventKind::Replace => "replace",
+            EventKind::Delete => "delete",
+            EventKind::Drop => "drop",
+            EventKind::Rename => "rename",
+            EventKind::DropDatabase => "dropDatabase",
+            EventKind::Create => "create",
+            EventKind::CreateIndexes => "createIndexes",
+            EventKind::DropIndexes => "dropIndexes",
+            EventKind::Modify => "modify",
         }
     }
 
     /// `None`: what no stream shows.
-    pub fn of(change: &Change<'_>) -> Option<Kind> {
+    pub fn of(change: &Change<'_>) -> Option<EventKind> {
         Some(match change.what {
-            ChangeKind::Insert(_) => Kind::Insert,
-            ChangeKind::Update(..) => Kind::Update,
-            ChangeKind::Replace(_) => Kind::Replace,
-            ChangeKind::Delete(_) => Kind::Delete,
+            ChangeKind::Insert(_) => EventKind::Insert,
+            ChangeKind::Update(..) => EventKind::Update,
+            ChangeKind::Replace(_) => EventKind::Replace,
+            ChangeKind::Delete(_) => EventKind::Delete,
             ChangeKind::Ddl(d) => match d.first()?.name {
-                "drop" => Kind::Drop,
-                "renameCollection" => Kind::Rename,
-                "dropDatabase" => Kind::DropDatabase,
-                "create" => Kind::Create,
-                "createIndexes" => Kind::CreateIndexes,
-                "dropIndexes" => Kind::DropIndexes,
-                "collMod" => Kind::Modify,
+                "drop" => EventKind::Drop,
+                "renameCollection" => EventKind::Rename,
+                "dropDatabase" => EventKind::DropDatabase,
+                "create" => EventKind::Create,
+                "createIndexes" => EventKind::CreateIndexes,
+                "dropIndexes" => EventKind::DropIndexes,
+                "collMod" => EventKind::Modify,
                 _ => return None,
             },
         })
@@ -80,30 +80,33 @@ impl Kind {
     fn is_expanded(self) -> bool {
         matches!(
             self,
-            Kind::Create | Kind::CreateIndexes | Kind::DropIndexes | Kind::Modify
+            EventKind::Create
+                | EventKind::CreateIndexes
+                | EventKind::DropIndexes
+                | EventKind::Modify
         )
     }
 }
 
 impl StreamOptions {
     /// The kind of event that the stream shows of a change; `None` when it shows none.
-    pub fn kind(&self, change: &Change<'_>) -> Option<Kind> {
+    pub fn kind(&self, change: &Change<'_>) -> Option<EventKind> {
         if change.migrated {
             return None;
         }
-        let kind = Kind::of(change)?;
+        let kind = EventKind::of(change)?;
         if kind.is_expanded() && !self.expanded {
             return None;
         }
         let sees = match &self.scope {
             Scope::Collection(ns) => {
-                (change.ns == ns && kind != Kind::DropDatabase)
-                    || (kind == Kind::Rename && renamed_to(change) == ns)
+                (change.ns == ns && kind != EventKind::DropDatabase)
+                    || (kind == EventKind::Rename && renamed_to(change) == ns)
             }
             Scope::Database(db) => {
                 let within = |ns: &str| ns.split_once('.').is_some_and(|(d, _)| d == db);
                 (change.db() == db && is_a_users(change))
-                    || (kind == Kind::Rename && within(renamed_to(change)))
+                    || (kind == EventKind::Rename && within(renamed_to(change)))
             }
             Scope::Deployment => {
                 !matches!(change.db(), "admin" | "config" | "local") && is_a_users(change)
@@ -113,10 +116,10 @@ impl StreamOptions {
     }
 
     /// Whether the stream ends behind an event that it shows.
-    pub fn ends(&self, change: &Change<'_>, kind: Kind) -> bool {
+    pub fn ends(&self, change: &Change<'_>, kind: EventKind) -> bool {
         match &self.scope {
-            Scope::Collection(_) => matches!(kind, Kind::Drop | Kind::Rename),
-            Scope::Database(db) => kind == Kind::DropDatabase && change.db() == db,
+            Scope::Collection(_) => matches!(kind, EventKind::Drop | EventKind::Rename),
+            Scope::Database(db) => kind == EventKind::DropDatabase && change.db() == db,
             Scope::Deployment => false,
         }
     }
@@ -195,7 +198,7 @@ pub const SUMMARY_FIELDS: [&str; 5] = [
 pub fn summary(
     stamp: &EntryStamp,
     change: &Change<'_>,
-    kind: Kind,
+    kind: EventKind,
     shard_key: &[String],
 ) -> DocBuf {
     let mut w = Writer::with_capacity(256);
@@ -214,9 +217,9 @@ pub fn ns_only(of: &str) -> DocBuf {
     w.finish()
 }
 
-fn name(w: &mut Writer, change: &Change<'_>, kind: Kind) {
+fn name(w: &mut Writer, change: &Change<'_>, kind: EventKind) {
     match kind {
-        Kind::DropDatabase => {
+        EventKind::DropDatabase => {
             w.open_doc("ns").str("db", change.db()).close();
         }
         _ => ns(w, "ns", change.ns),
@@ -261,7 +264,7 @@ pub fn document_key(d: Doc<'_>, shard_key: &[String]) -> DocBuf {
 pub fn write(
     stamp: &EntryStamp,
     change: &Change<'_>,
-    kind: Kind,
+    kind: EventKind,
     shown: Extent<'_>,
     images: Images<'_>,
 ) -> DocBuf {
@@ -271,7 +274,7 @@ pub fn write(
     } = shown;
     let mut w = Writer::with_capacity(512);
     head(&mut w, &token(stamp, change), kind.name(), stamp);
-    if expanded && kind != Kind::DropDatabase {
+    if expanded && kind != EventKind::DropDatabase {
         w.binary("collectionUUID", 4, &change.uuid);
     }
     w.date("wallTime", stamp.wall_millis);
@@ -292,20 +295,23 @@ pub fn write(
     }
     if let ChangeKind::Ddl(d) = change.what {
         match kind {
-            Kind::Modify => modification(&mut w, d, &change.uuid),
+            EventKind::Modify => modification(&mut w, d, &change.uuid),
             _ => operation(&mut w, d, kind, expanded),
         }
     }
-    if matches!(kind, Kind::Update | Kind::Replace | Kind::Delete) {
+    if matches!(
+        kind,
+        EventKind::Update | EventKind::Replace | EventKind::Delete
+    ) {
         image(&mut w, "fullDocumentBeforeChange", images.before);
     }
     w.finish()
 }
 
 /// `to`, and `operationDescription` of the expanded events.
-fn operation(w: &mut Writer, d: Doc<'_>, kind: Kind, expanded: bool) {
+fn operation(w: &mut Writer, d: Doc<'_>, kind: EventKind, expanded: bool) {
     match kind {
-        Kind::Rename => {
+        EventKind::Rename => {
             ns(w, "to", text(d, "to"));
             if expanded {
                 w.open_doc("operationDescription");
@@ -316,7 +322,7 @@ fn operation(w: &mut Writer, d: Doc<'_>, kind: Kind, expanded: bool) {
                 w.close();
             }
         }
-        Kind::Create => {
+        EventKind::Create => {
             w.open_doc("operationDescription");
             if let Some(options) = d.get("options").and_then(|v| v.as_doc()) {
                 w.extend(options);
@@ -328,7 +334,7 @@ fn operation(w: &mut Writer, d: Doc<'_>, kind: Kind, expanded: bool) {
                 .close();
             w.str("name", "_id_").close().close();
         }
-        Kind::CreateIndexes | Kind::DropIndexes => {
+        EventKind::CreateIndexes | EventKind::DropIndexes => {
             w.open_doc("operationDescription");
             match d.get("indexes") {
                 Some(indexes) => {

@@ -55,7 +55,7 @@ pub struct ReadPreference {
 
 /// What a member is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Kind {
+pub enum MemberKind {
     /// It was not reached, or not asked yet.
     #[default]
     Unknown,
@@ -68,7 +68,7 @@ pub enum Kind {
 /// A member, as it last described itself.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
-    pub kind: Kind,
+    pub kind: MemberKind,
     pub tags: DocBuf,
     pub round_trip: Duration,
     /// When it was seen, and the moment of its last write: milliseconds since 1970.
@@ -117,10 +117,10 @@ impl ReadPreference {
 
     /// Which of the members may be asked: indexes, all as good.
     pub fn choose(&self, members: &[Seen], between_looks: Duration) -> Vec<usize> {
-        let of = |kind: Kind| indexes(members, |m| m.kind == kind);
-        let primaries = of(Kind::Primary);
+        let of = |kind: MemberKind| indexes(members, |m| m.kind == kind);
+        let primaries = of(MemberKind::Primary);
         let secondaries = || {
-            let fresh = self.fresh(members, of(Kind::Secondary), between_looks);
+            let fresh = self.fresh(members, of(MemberKind::Secondary), between_looks);
             self.tagged(members, fresh)
         };
         let chosen = match self.mode {
@@ -132,7 +132,7 @@ impl ReadPreference {
                 some => some,
             },
             Mode::Nearest => {
-                let mut all = self.fresh(members, of(Kind::Secondary), between_looks);
+                let mut all = self.fresh(members, of(MemberKind::Secondary), between_looks);
                 all.extend(primaries);
                 self.tagged(members, all)
             }
@@ -145,7 +145,7 @@ impl ReadPreference {
         let Some(most) = self.most_stale else {
             return from;
         };
-        let primary = members.iter().find(|m| m.kind == Kind::Primary);
+        let primary = members.iter().find(|m| m.kind == MemberKind::Primary);
         let newest = from.iter().map(|i| members[*i].last_write).max();
         let behind = |m: &Seen| match (primary, newest) {
             (Some(p), _) => (m.at - m.last_write) - (p.at - p.last_write),
@@ -292,7 +292,7 @@ mod tests {
         ReadPreference::parse(d.as_doc().as_val()).unwrap()
     }
 
-    fn member(kind: Kind, dc: &str, round_trip_ms: u64, behind_secs: i64) -> Seen {
+    fn member(kind: MemberKind, dc: &str, round_trip_ms: u64, behind_secs: i64) -> Seen {
         Seen {
             kind,
             tags: doc! {"dc": dc},
@@ -304,11 +304,11 @@ mod tests {
 
     fn set() -> Vec<Seen> {
         vec![
-            member(Kind::Primary, "a", 1, 0),
-            member(Kind::Secondary, "a", 2, 1),
-            member(Kind::Secondary, "b", 10, 100),
-            member(Kind::Unknown, "b", 0, 0),
-            member(Kind::Secondary, "c", 40, 0),
+            member(MemberKind::Primary, "a", 1, 0),
+            member(MemberKind::Secondary, "a", 2, 1),
+            member(MemberKind::Secondary, "b", 10, 100),
+            member(MemberKind::Unknown, "b", 0, 0),
+            member(MemberKind::Secondary, "c", 40, 0),
         ]
     }
 

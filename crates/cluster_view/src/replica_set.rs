@@ -14,7 +14,7 @@ use crate::metadata::time_in;
 use crate::operation_time;
 
 use crate::operation_time::end_of_step;
-use crate::read_preference::{Kind, Mode, ReadPreference, Seen};
+use crate::read_preference::{MemberKind, Mode, ReadPreference, Seen};
 use crate::upstream;
 use crate::upstream::{Connection, Upstream, Wait, error_of, message, time_is_over};
 use crate::{Failure, Outcome};
@@ -534,7 +534,7 @@ impl Members {
 
     fn primary(&self) -> Option<Arc<Member>> {
         let all = self.all.read();
-        let primary = |m: &&Arc<Member>| m.seen.read().seen.kind == Kind::Primary;
+        let primary = |m: &&Arc<Member>| m.seen.read().seen.kind == MemberKind::Primary;
         all.iter().find(primary).cloned()
     }
 
@@ -595,10 +595,10 @@ impl Members {
         let is = |field: &str| hello.get(field).is_some_and(Val::truthy);
         let refused = refusal(&member.upstream.host, hello);
         let kind = match () {
-            _ if refused.is_some() => Kind::Other,
-            _ if is("isWritablePrimary") => Kind::Primary,
-            _ if is("secondary") && !is("hidden") => Kind::Secondary,
-            _ => Kind::Other,
+            _ if refused.is_some() => MemberKind::Other,
+            _ if is("isWritablePrimary") => MemberKind::Primary,
+            _ if is("secondary") && !is("hidden") => MemberKind::Secondary,
+            _ => MemberKind::Other,
         };
         let last = hello.get("lastWrite").and_then(Val::as_doc);
         let election = hello.get("electionId").and_then(Val::as_oid);
@@ -638,7 +638,7 @@ impl Members {
 
     /// Members of which a member tells; a primary also says which are none any more, and that an
     /// earlier one is none.
-    fn meet(self: &Arc<Self>, member: &Arc<Member>, hello: Doc<'_>, kind: Kind) {
+    fn meet(self: &Arc<Self>, member: &Arc<Member>, hello: Doc<'_>, kind: MemberKind) {
         let list = |field: &str| hello.get(field).and_then(Val::as_array);
         let lists = [list("hosts"), list("passives")];
         let told: Vec<&str> = lists
@@ -647,7 +647,7 @@ impl Members {
             .flat_map(|l| l.values().filter_map(Val::as_str))
             .collect();
         told.iter().for_each(|host| self.add(host));
-        if kind != Kind::Primary || told.is_empty() {
+        if kind != MemberKind::Primary || told.is_empty() {
             return;
         }
         let election = member.seen.read().election;
@@ -657,7 +657,7 @@ impl Members {
             if described.missed.is_some() {
                 other.upstream.cut();
             }
-            if described.seen.kind == Kind::Primary && described.election <= election {
+            if described.seen.kind == MemberKind::Primary && described.election <= election {
                 *described = Described::default();
             }
         }

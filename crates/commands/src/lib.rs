@@ -119,7 +119,7 @@ pub struct Commands {
     pub(crate) fail_points: FailPoints,
     pub(crate) operations: Arc<Operations>,
     pub(crate) counters: Arc<Counters>,
-    pub(crate) operators: monitoring::operators::Operators,
+    pub(crate) operators: monitoring::operators::OperatorCounters,
     pub(crate) profiler: Profiler,
     pub(crate) rw_defaults: Arc<admin::rw_concern::Defaults>,
     pub(crate) write_block: Arc<admin::write_block::WriteBlock>,
@@ -198,6 +198,16 @@ fn follow_settings(
     )
 }
 
+/// How queries run, as the configuration and the parameters say.
+fn limit_queries(engine: &executor::Engine, config: &ServerConfig, parameters: &Parameters) {
+    let no_scan = parameters.bool(parameters::NO_TABLE_SCAN);
+    engine.no_table_scan.store(no_scan, Ordering::Relaxed);
+    engine.scripting.store(config.scripting, Ordering::Relaxed);
+    if config.query_threads > 0 {
+        engine.query_threads.limit(config.query_threads);
+    }
+}
+
 /// Has large operations leave room for what messages, stages and cursors hold, and stages for what these and operations do.
 fn count_together(engine: &Arc<executor::Engine>, control: &Arc<Control>) {
     let (stages, documents) = (engine.stage_memory.clone(), engine.cursor_memory.clone());
@@ -256,12 +266,7 @@ impl Commands {
         }
         let samplers = analysis::sampling::Samplers::follow(&engine)?;
         control.establishment.limit(parameters.establishment());
-        let no_scan = parameters.bool(parameters::NO_TABLE_SCAN);
-        engine.no_table_scan.store(no_scan, Ordering::Relaxed);
-        engine.scripting.store(config.scripting, Ordering::Relaxed);
-        if config.query_threads > 0 {
-            engine.query_threads.limit(config.query_threads);
-        }
+        limit_queries(&engine, &config, &parameters);
         let replicated = replica
             .clone()
             .map(|r| Arc::new(monitoring::replicated::Replicated::new(r)));
@@ -307,14 +312,19 @@ impl Commands {
             authority: None,
             db_checks: OnceLock::new(),
         };
-        if commands.replica.is_some() {
-            commands.own_local = Some(Arc::new(own_local::OwnLocal::beside(&commands)));
-        }
-        let control = commands.control.clone();
-        (commands.cursors).on_kill_of_waiting(Box::new(move || control.stir()));
-        commands.follow_set()?;
-        commands.start_background()?;
+        commands.begin()?;
         Ok(commands)
+    }
+
+    /// Begins the work beside commands.
+    fn begin(&mut self) -> Result<()> {
+        if self.replica.is_some() {
+            self.own_local = Some(Arc::new(own_local::OwnLocal::beside(self)));
+        }
+        let control = self.control.clone();
+        (self.cursors).on_kill_of_waiting(Box::new(move || control.stir()));
+        self.follow_set()?;
+        self.start_background()
     }
 
     fn start_background(&self) -> Result<()> {

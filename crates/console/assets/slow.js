@@ -9,7 +9,7 @@ export async function show(view) {
   add(view.root, [
     h("h1", {}, t("view.slow")),
     h("p.soft", {}, t("slow.about", answer.slowMillis === undefined ? "–" : String(answer.slowMillis)), " ",
-      answer.missed > 0 && t("slow.missed", count(answer.missed)), " ",
+      answer.notKept > 0 && t("slow.notKept", count(answer.notKept)), " ",
       h("button", { onclick: () => { view.root.replaceChildren(); show(view).catch((e) => view.root.replaceChildren(failure(e))); } }, t("again"))),
     answer.shapes.length ? answer.shapes.map((s) => shape(s, s.millis / total, view)) : h("p.card.soft", {}, t("slow.nothing")),
   ]);

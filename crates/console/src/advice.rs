@@ -3,7 +3,7 @@
 //!
 //! Invariant: pure. It reads the command as it was, and knows no index that there is.
 
-use crate::slow::Shape;
+use crate::slow::SlowShape;
 use serde_json::{Map, Value, json};
 
 /// An index of more fields is of little more use.
@@ -17,7 +17,7 @@ struct Fields {
 }
 
 /// What to tell of a shape; null where nothing is to be told.
-pub fn of(shape: &Shape) -> Value {
+pub fn of(shape: &SlowShape) -> Value {
     let reason = match (
         shape.scans(),
         shape.sorts_in_memory(),

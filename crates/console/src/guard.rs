@@ -6,7 +6,7 @@
 //! - Requests to the API come from the page itself: a browser that says otherwise is refused, and a
 //!   request that changes anything carries a header that no other page may send.
 
-use crate::http::{Method, Request};
+use crate::http::{HttpRequest, Method};
 use std::net::IpAddr;
 
 pub const HEADERS: &str = "Content-Security-Policy: default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'\r\n\
@@ -29,7 +29,7 @@ pub struct Guard {
 
 impl Guard {
     /// Why a request is refused, with the status.
-    pub fn refusal(&self, r: &Request) -> Option<(u16, &'static str)> {
+    pub fn refusal(&self, r: &HttpRequest) -> Option<(u16, &'static str)> {
         let Some(host) = r.header("host") else {
             return Some((400, "say the host, once"));
         };

@@ -85,7 +85,7 @@ pub enum Method {
 }
 
 #[derive(Debug)]
-pub struct Request {
+pub struct HttpRequest {
     pub method: Method,
     pub path: String,
     query: String,
@@ -94,7 +94,7 @@ pub struct Request {
     pub body: Vec<u8>,
 }
 
-impl Request {
+impl HttpRequest {
     /// A header that is given once.
     pub fn header(&self, name: &str) -> Option<&str> {
         let mut given = self.headers.iter().filter(|(n, _)| n == name);
@@ -161,7 +161,7 @@ impl From<io::Error> for Unread {
 }
 
 /// Reads one request.
-pub fn read(stream: &mut impl Read) -> Result<Request, Unread> {
+pub fn read(stream: &mut impl Read) -> Result<HttpRequest, Unread> {
     let mut bytes = Vec::new();
     let (mut request, length, head) = loop {
         if let Some(parsed) = parse_head(&bytes)? {
@@ -196,7 +196,7 @@ fn read_some(stream: &mut impl Read, into: &mut Vec<u8>, most: usize) -> Result<
 }
 
 /// The request without its body, the body's length, and where it begins; `None` while the head is not there.
-fn parse_head(bytes: &[u8]) -> Result<Option<(Request, usize, usize)>, Unread> {
+fn parse_head(bytes: &[u8]) -> Result<Option<(HttpRequest, usize, usize)>, Unread> {
     let mut headers = [httparse::EMPTY_HEADER; MOST_HEADERS];
     let mut parsed = httparse::Request::new(&mut headers);
     let head = match parsed.parse(bytes) {
@@ -231,7 +231,7 @@ fn parse_head(bytes: &[u8]) -> Result<Option<(Request, usize, usize)>, Unread> {
     let Some(headers) = all else {
         return Err(Unread::Refused(400, "a header is no text"));
     };
-    let request = Request {
+    let request = HttpRequest {
         method,
         path: path.to_string(),
         query: query.to_string(),
@@ -242,7 +242,7 @@ fn parse_head(bytes: &[u8]) -> Result<Option<(Request, usize, usize)>, Unread> {
     Ok(Some((request, length, head)))
 }
 
-fn body_length(request: &Request) -> Result<usize, Unread> {
+fn body_length(request: &HttpRequest) -> Result<usize, Unread> {
     let has = |name: &str| request.headers.iter().any(|(n, _)| n == name);
     if has("transfer-encoding") {
         return Err(Unread::Refused(411, "say the length of the body"));
@@ -265,7 +265,7 @@ fn body_length(request: &Request) -> Result<usize, Unread> {
     }
 }
 
-pub struct Reply {
+pub struct HttpReply {
     pub status: u16,
     pub content_type: &'static str,
     pub gzip: bool,
@@ -276,9 +276,9 @@ pub struct Reply {
     pub body: Vec<u8>,
 }
 
-impl Reply {
-    pub fn json(status: u16, value: &Value) -> Reply {
-        Reply {
+impl HttpReply {
+    pub fn json(status: u16, value: &Value) -> HttpReply {
+        HttpReply {
             status,
             content_type: "application/json; charset=utf-8",
             gzip: false,
@@ -289,9 +289,9 @@ impl Reply {
         }
     }
 
-    pub fn error(status: u16, why: &str) -> Reply {
+    pub fn error(status: u16, why: &str) -> HttpReply {
         let error = serde_json::json!({"error": {"message": why}});
-        Reply::json(status, &error)
+        HttpReply::json(status, &error)
     }
 }
 
@@ -318,7 +318,7 @@ fn reason(status: u16) -> &'static str {
 /// Sends all of a reply. `secure`: the connection is encrypted.
 pub fn write(
     stream: &mut impl Write,
-    reply: &Reply,
+    reply: &HttpReply,
     head_only: bool,
     secure: bool,
 ) -> io::Result<()> {
@@ -417,7 +417,7 @@ mod tests {
     #[test]
     fn replies_have_the_headers_that_keep_others_out() {
         let mut out = Vec::new();
-        write(&mut out, &Reply::error(404, "no"), false, true).unwrap();
+        write(&mut out, &HttpReply::error(404, "no"), false, true).unwrap();
         let text = String::from_utf8(out).unwrap();
         for header in [
             "HTTP/1.1 404 Not Found\r\n",

@@ -18,10 +18,10 @@ static NEXT_ID: AtomicI64 = AtomicI64::new(FIRST_ID);
 
 /// What opens connections.
 pub trait Backend: Send + Sync {
-    fn connect(&self, peer: Address) -> Box<dyn Connection>;
+    fn connect(&self, peer: Address) -> Box<dyn ServerConnection>;
 }
 
-pub trait Connection: Send {
+pub trait ServerConnection: Send {
     /// The reply, which may be an error's.
     fn run(&mut self, db: &str, command: Doc<'_>) -> Result<DocBuf, String>;
 
@@ -42,7 +42,7 @@ struct Own<S: Service> {
 }
 
 impl<S: Service> Backend for InProcess<S> {
-    fn connect(&self, peer: Address) -> Box<dyn Connection> {
+    fn connect(&self, peer: Address) -> Box<dyn ServerConnection> {
         let id = NEXT_ID.fetch_add(1, Relaxed);
         let state = self.service.connected(id, &peer);
         Box::new(Own {
@@ -71,7 +71,7 @@ impl Drop for Held<'_> {
     }
 }
 
-impl<S: Service> Connection for Own<S> {
+impl<S: Service> ServerConnection for Own<S> {
     fn run(&mut self, db: &str, command: Doc<'_>) -> Result<DocBuf, String> {
         let mut w = Writer::with_capacity(command.len() + 32);
         w.extend(command).str("$db", db);
@@ -104,7 +104,7 @@ impl<S: Service> Connection for Own<S> {
 }
 
 /// A connection as the login sees it.
-struct LoginConnection<'a>(&'a mut dyn Connection);
+struct LoginConnection<'a>(&'a mut dyn ServerConnection);
 
 impl Converse for LoginConnection<'_> {
     type Failure = outgoing::Error;
@@ -115,7 +115,7 @@ impl Converse for LoginConnection<'_> {
 }
 
 /// Introduces the client: a program of this name, and the user, if one logs in.
-pub fn greet(c: &mut dyn Connection, who: Option<&Credentials>) -> Result<(), String> {
+pub fn greet(c: &mut dyn ServerConnection, who: Option<&Credentials>) -> Result<(), String> {
     let mut w = Writer::new();
     w.i32("hello", 1);
     if let Some(user) = who.and_then(Credentials::asks_for) {

@@ -26,13 +26,13 @@ mod start_log;
 use bson::{Doc, DocBuf};
 use errors::Fallible;
 use guard::Guard;
-use http::{Method, PATIENCE, REPLY_PATIENCE, Reply, Request, Timed, Unread};
+use http::{HttpReply, HttpRequest, Method, PATIENCE, REPLY_PATIENCE, Timed, Unread};
 use in_process::{Backend, InProcess};
 use parking_lot::{Condvar, Mutex};
 use rate::Failures;
-use sampler::History;
+use sampler::SampledHour;
 use service::{Address, Control, Service};
-use session::Sessions;
+use session::ConsoleSessions;
 use slow::Shapes;
 use start_log::StartLog;
 use std::collections::VecDeque;
@@ -57,7 +57,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Gives the certificates that are shown now.
 pub type TlsSource = Box<dyn Fn() -> Arc<rustls::ServerConfig> + Send + Sync>;
 
-pub struct Options {
+pub struct ConsoleOptions {
     pub listener: TcpListener,
     /// Encrypted, where it is given.
     pub tls: Option<TlsSource>,
@@ -88,11 +88,11 @@ pub(crate) struct Shared {
     tls: Option<TlsSource>,
     authorization: bool,
     cookie: String,
-    sessions: Sessions,
+    sessions: ConsoleSessions,
     failures: Failures,
     /// One login at a time: they compute for long on purpose.
     login: Mutex<()>,
-    history: History,
+    history: SampledHour,
     shapes: Shapes,
     start: StartLog,
     /// Bytes of long replies in flight.
@@ -118,7 +118,7 @@ pub fn listen(address: SocketAddr) -> Result<TcpListener, String> {
 
 /// Serves the page of `service`. The error is one sentence.
 pub fn start<S: Service>(
-    options: Options,
+    options: ConsoleOptions,
     service: Arc<S>,
     control: Arc<Control>,
     process: Process,
@@ -148,10 +148,10 @@ pub fn start<S: Service>(
         authorization: options.authorization,
         // Browsers keep one set of cookies for all ports of a host.
         cookie: format!("{prefix}pando_console_{}", address.port()),
-        sessions: Sessions::default(),
+        sessions: ConsoleSessions::default(),
         failures: Failures::default(),
         login: Mutex::new(()),
-        history: History::default(),
+        history: SampledHour::default(),
         shapes: Shapes::default(),
         start: StartLog::default(),
         replies: AtomicUsize::new(0),
@@ -316,12 +316,12 @@ impl Shared {
         let refused = matches!(read, Err(Unread::Refused(..)));
         let (mut reply, head_only) = match read {
             Err(Unread::Gone) => return,
-            Err(Unread::Refused(status, why)) => (Reply::error(status, why), false),
+            Err(Unread::Refused(status, why)) => (HttpReply::error(status, why), false),
             Ok(request) => (self.answer(&request, peer), request.method == Method::Head),
         };
         let under_way = self.reserve(reply.body.len());
         if under_way.is_none() {
-            reply = Reply::error(503, "long replies wait for clients that do not take them");
+            reply = HttpReply::error(503, "long replies wait for clients that do not take them");
         }
         self.await_again(id, socket);
         timed(&mut stream).extend(REPLY_PATIENCE);
@@ -339,21 +339,21 @@ impl Shared {
         (bytes == 0 || before + bytes <= MOST_REPLY_BYTES).then_some(under_way)
     }
 
-    fn answer(self: &Arc<Self>, request: &Request, peer: SocketAddr) -> Reply {
+    fn answer(self: &Arc<Self>, request: &HttpRequest, peer: SocketAddr) -> HttpReply {
         if let Some((status, why)) = self.guard.refusal(request) {
-            return Reply::error(status, why);
+            return HttpReply::error(status, why);
         }
         if request.path.starts_with("/api/") {
             return api::answer(self, request, peer);
         }
         match assets::find(&request.path) {
-            None => Reply::error(404, "there is no such page"),
+            None => HttpReply::error(404, "there is no such page"),
             Some(_) if request.method == Method::Post => {
-                Reply::error(405, "the page is read by GET")
+                HttpReply::error(405, "the page is read by GET")
             }
             Some(asset) => {
                 let gzip = request.takes_gzip();
-                Reply {
+                HttpReply {
                     status: 200,
                     content_type: asset.content_type,
                     gzip,

@@ -136,7 +136,7 @@ struct Kept {
 }
 
 #[derive(Default)]
-pub struct History(Mutex<Kept>);
+pub struct SampledHour(Mutex<Kept>);
 
 /// Takes samples until the console stops.
 pub fn run(shared: &Arc<Shared>) {
@@ -239,7 +239,7 @@ fn lag_seconds(set: Doc<'_>, config: Doc<'_>) -> [Option<f64>; 3] {
     [own.and_then(behind), worst, Some(down as f64)]
 }
 
-impl History {
+impl SampledHour {
     fn add(&self, at_millis: i64, status: Doc<'_>, added: [f64; ADDED.len()]) {
         let counts = Counts {
             at_millis,
@@ -390,7 +390,7 @@ mod tests {
 
     #[test]
     fn rates_gauges_and_percentiles() {
-        let history = History::default();
+        let history = SampledHour::default();
         let with = |lag: f64| [1.0, 2.0, lag, 0.0, 0.0];
         history.add(1_000, status(10, 0).as_doc(), with(f64::NAN));
         history.add(6_000, status(60, 10).as_doc(), with(3.0));
@@ -411,7 +411,7 @@ mod tests {
 
     #[test]
     fn an_hour_is_kept() {
-        let history = History::default();
+        let history = SampledHour::default();
         for n in 0..KEPT + 10 {
             history.add(n as i64, status(0, 0).as_doc(), [0.0; 5]);
         }

@@ -4,7 +4,7 @@
 //! Invariants: there are at most [`MOST`] sessions, and none is older than [`LONGEST`] or unused for [`IDLE`]; no password
 //! and no word of a cookie is kept; a query runs alone in its session.
 
-use crate::in_process::{Backend, Connection, greet};
+use crate::in_process::{Backend, ServerConnection, greet};
 use outgoing::Credentials;
 use parking_lot::{Mutex, MutexGuard};
 use service::Address;
@@ -20,29 +20,29 @@ pub const LONGEST: Duration = Duration::from_secs(12 * 60 * 60);
 /// How long a view waits for another one of the same session.
 const TURN: Duration = Duration::from_secs(5);
 
-pub struct Session {
+pub struct ConsoleSession {
     /// `user@database`, or empty without access control.
     pub user: String,
-    watch: Mutex<Box<dyn Connection>>,
-    query: Mutex<Box<dyn Connection>>,
+    watch: Mutex<Box<dyn ServerConnection>>,
+    query: Mutex<Box<dyn ServerConnection>>,
     cancel: [Arc<AtomicBool>; 2],
     began: Instant,
     used: Mutex<Instant>,
 }
 
-impl Session {
+impl ConsoleSession {
     /// Logs in; the error is the server's.
     pub fn open(
         backend: &dyn Backend,
         peer: &Address,
-        who: Option<&Login>,
-    ) -> Result<Session, String> {
+        who: Option<&LoginForm>,
+    ) -> Result<ConsoleSession, String> {
         let credentials = who.map(|l| Credentials::new(&l.user, &l.password, &l.source));
         let mut watch = backend.connect(peer.clone());
         greet(&mut *watch, credentials.as_ref())?;
         let mut query = backend.connect(peer.clone());
         greet(&mut *query, credentials.as_ref())?;
-        Ok(Session {
+        Ok(ConsoleSession {
             user: who.map_or_else(String::new, |l| format!("{}@{}", l.user, l.source)),
             cancel: [watch.cancelled(), query.cancelled()],
             watch: Mutex::new(watch),
@@ -53,12 +53,12 @@ impl Session {
     }
 
     /// For what the page shows; nothing when others take too long.
-    pub fn watch(&self) -> Option<MutexGuard<'_, Box<dyn Connection>>> {
+    pub fn watch(&self) -> Option<MutexGuard<'_, Box<dyn ServerConnection>>> {
         self.watch.try_lock_for(TURN)
     }
 
     /// For a query; nothing while another one runs.
-    pub fn query(&self) -> Option<MutexGuard<'_, Box<dyn Connection>>> {
+    pub fn query(&self) -> Option<MutexGuard<'_, Box<dyn ServerConnection>>> {
         self.query.try_lock()
     }
 
@@ -73,18 +73,18 @@ impl Session {
 }
 
 /// The login form's fields.
-pub struct Login {
+pub struct LoginForm {
     pub user: String,
     pub password: String,
     pub source: String,
 }
 
 #[derive(Default)]
-pub struct Sessions(Mutex<HashMap<[u8; 32], Arc<Session>>>);
+pub struct ConsoleSessions(Mutex<HashMap<[u8; 32], Arc<ConsoleSession>>>);
 
-impl Sessions {
+impl ConsoleSessions {
     /// Keeps a session, and gives the word of its cookie. The one that was unused for the longest makes room.
-    pub fn add(&self, session: Session) -> String {
+    pub fn add(&self, session: ConsoleSession) -> String {
         let word = rand::random::<[u8; 32]>();
         let word: String = word.iter().map(|b| format!("{b:02x}")).collect();
         let mut all = self.0.lock();
@@ -101,7 +101,7 @@ impl Sessions {
         word
     }
 
-    pub fn find(&self, word: &str) -> Option<Arc<Session>> {
+    pub fn find(&self, word: &str) -> Option<Arc<ConsoleSession>> {
         let (key, now) = (key(word), Instant::now());
         let mut all = self.0.lock();
         let session = all.get(&key)?.clone();
@@ -145,12 +145,12 @@ mod tests {
     struct Echo;
 
     impl Backend for Echo {
-        fn connect(&self, _: Address) -> Box<dyn Connection> {
+        fn connect(&self, _: Address) -> Box<dyn ServerConnection> {
             Box::new(Echo)
         }
     }
 
-    impl Connection for Echo {
+    impl ServerConnection for Echo {
         fn run(&mut self, _: &str, _: Doc<'_>) -> Result<DocBuf, String> {
             Ok(doc! {"ok": 1})
         }
@@ -160,13 +160,13 @@ mod tests {
         }
     }
 
-    fn open() -> Session {
-        Session::open(&Echo, &Address::Unix(String::new()), None).unwrap()
+    fn open() -> ConsoleSession {
+        ConsoleSession::open(&Echo, &Address::Unix(String::new()), None).unwrap()
     }
 
     #[test]
     fn sessions_are_bounded_and_found_by_their_word() {
-        let sessions = Sessions::default();
+        let sessions = ConsoleSessions::default();
         let first = sessions.add(open());
         assert_eq!(first.len(), 64);
         assert!(sessions.find(&first).is_some() && sessions.find("").is_none());

@@ -67,7 +67,7 @@ const KEPT: &[&str] = &[
 ];
 
 #[derive(Clone, Debug)]
-pub struct Shape {
+pub struct SlowShape {
     pub id: String,
     /// By the command without values.
     own: String,
@@ -94,11 +94,11 @@ pub struct Shape {
 
 #[derive(Default)]
 struct Kept {
-    shapes: Vec<Shape>,
+    shapes: Vec<SlowShape>,
     /// Lines of the log that were read.
     seen: u64,
     /// Lines that were gone before they were read, and those that were cut off.
-    missed: u64,
+    not_kept: u64,
 }
 
 #[derive(Default)]
@@ -110,26 +110,26 @@ impl Shapes {
         let mut kept = self.0.lock();
         let (lines, total) = service::logging::lines_after(kept.seen);
         let gained = total.saturating_sub(kept.seen);
-        kept.missed += gained.saturating_sub(lines.len() as u64);
+        kept.not_kept += gained.saturating_sub(lines.len() as u64);
         kept.seen = total;
         for line in lines.iter().filter(|l| l.contains("\"id\":51803")) {
             match serde_json::from_str(line) {
                 Ok(line) => kept.add(&line),
                 // The line was longer than the limit.
-                Err(_) => kept.missed += 1,
+                Err(_) => kept.not_kept += 1,
             }
         }
     }
 
     pub fn json(&self) -> Value {
         let kept = self.0.lock();
-        let mut shapes: Vec<&Shape> = kept.shapes.iter().collect();
+        let mut shapes: Vec<&SlowShape> = kept.shapes.iter().collect();
         shapes.sort_by(|a, b| b.millis.total_cmp(&a.millis));
-        let shapes: Vec<Value> = shapes.into_iter().map(Shape::json).collect();
-        json!({"shapes": shapes, "missed": kept.missed})
+        let shapes: Vec<Value> = shapes.into_iter().map(SlowShape::json).collect();
+        json!({"shapes": shapes, "notKept": kept.not_kept})
     }
 
-    pub fn find(&self, id: &str) -> Option<Shape> {
+    pub fn find(&self, id: &str) -> Option<SlowShape> {
         self.0.lock().shapes.iter().find(|s| s.id == id).cloned()
     }
 }
@@ -163,7 +163,7 @@ impl Kept {
             written => written,
         };
         let (own, hash) = (id(ns, kind, &shape), text(attr, "queryShapeHash"));
-        let same = |s: &Shape| match s.hash.is_empty() || hash.is_empty() {
+        let same = |s: &SlowShape| match s.hash.is_empty() || hash.is_empty() {
             true => s.own == own,
             false => s.hash == hash,
         };
@@ -173,7 +173,7 @@ impl Kept {
                 self.make_room();
                 let id = if hash.is_empty() { own.as_str() } else { hash };
                 self.shapes
-                    .push(Shape::new(id.into(), own, ns, kind, shape));
+                    .push(SlowShape::new(id.into(), own, ns, kind, shape));
                 self.shapes.len() - 1
             }
         };
@@ -198,9 +198,9 @@ impl Kept {
     }
 }
 
-impl Shape {
-    fn new(id: String, own: String, ns: &str, kind: &str, shape: Value) -> Shape {
-        Shape {
+impl SlowShape {
+    fn new(id: String, own: String, ns: &str, kind: &str, shape: Value) -> SlowShape {
+        SlowShape {
             id,
             own,
             hash: String::new(),

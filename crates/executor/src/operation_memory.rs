@@ -15,7 +15,7 @@
 //! Invariants: of operations that wait for each other one goes on; an operation that has ended holds
 //! nothing.
 
-use alloc_meter::ProcessMemory;
+use alloc_meter::HeldMemory;
 use bson::{Doc, Elem};
 use errors::{Result, Stop, Suspension, err};
 use parking_lot::Mutex;
@@ -72,7 +72,7 @@ pub struct OperationMemory {
 struct Beside {
     /// Messages, stages and cursors, in bytes.
     held: Box<dyn Fn() -> usize + Send + Sync>,
-    process: fn() -> Option<ProcessMemory>,
+    process: fn() -> Option<HeldMemory>,
 }
 
 #[derive(Default)]
@@ -174,7 +174,7 @@ impl OperationMemory {
     fn counts_with_process(
         &self,
         beside: impl Fn() -> usize + Send + Sync + 'static,
-        process: fn() -> Option<ProcessMemory>,
+        process: fn() -> Option<HeldMemory>,
     ) {
         let _ = self.beside.set(Beside {
             held: Box::new(beside),
@@ -192,7 +192,7 @@ impl OperationMemory {
     }
 
     /// What the process holds now; noted where none has counted for a while.
-    fn look(&self, beside: &Beside) -> Option<ProcessMemory> {
+    fn look(&self, beside: &Beside) -> Option<HeldMemory> {
         let process = (beside.process)()?;
         let mut counted = self.counted.lock();
         if counted.is_quiet() {
@@ -221,7 +221,7 @@ impl OperationMemory {
     }
 
     /// Whether the process may hold `more` bytes more, `past` what large operations may bring it to.
-    fn has_room_past(&self, past: usize, process: Option<ProcessMemory>, more: usize) -> bool {
+    fn has_room_past(&self, past: usize, process: Option<HeldMemory>, more: usize) -> bool {
         let idle = self.counted.lock().idle;
         process.is_none_or(|process| {
             let most = process.most.max(idle.saturating_add(BESIDE_IDLE));
@@ -555,7 +555,7 @@ mod tests {
         all.counts_with_process(
             move || told.load(Relaxed),
             || {
-                Some(ProcessMemory {
+                Some(HeldMemory {
                     held: PROCESS_HOLDS.get(),
                     most: 600 * MB,
                 })
@@ -597,7 +597,7 @@ mod tests {
         thread_local!(static PROCESS_HOLDS: Cell<usize> = const { Cell::new(700 * MB) });
         let all: Arc<OperationMemory> = Arc::default();
         let process = || {
-            Some(ProcessMemory {
+            Some(HeldMemory {
                 held: PROCESS_HOLDS.get(),
                 most: 500 * MB,
             })
@@ -629,7 +629,7 @@ mod tests {
         let beside = Arc::new(AtomicUsize::new(200 * MB));
         let told = beside.clone();
         let process = || {
-            Some(ProcessMemory {
+            Some(HeldMemory {
                 held: PROCESS_HOLDS.get(),
                 most: 500 * MB,
             })

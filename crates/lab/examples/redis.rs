@@ -12,7 +12,7 @@ use lab::report::{Sizes, TargetInfo};
 use lab::targets::mark::{self, Owner};
 use lab::targets::{Answer, Cells, Dialect, Stream, Table, Target, Url};
 use lab::terms::Durability;
-use lab::ycsb::session::Plan;
+use lab::ycsb::session::StepPlan;
 use lab::ycsb::{Properties, Session, Spec, scenario};
 use lab::{sheets, show};
 use std::io::{Read, Write};
@@ -321,16 +321,16 @@ fn main() -> Result<()> {
     p.add_text(scenario::find("C.S1").unwrap_or_default())?;
     p.set("recordcount", 20_000);
     let mut session = Session::open(target, "load", Spec::new(&p)?.0, Durability::W1)?;
-    let plan = Plan {
+    let plan = StepPlan {
         limit: None,
-        ..Plan::timed(8, Duration::ZERO)
+        ..StepPlan::timed(8, Duration::ZERO)
     };
     let (_, step) = session.load(plan, &mut |_| {})?;
     let mut p = Properties::default();
     p.add_text(scenario::find("C.S3").unwrap_or_default())?;
     p.set("recordcount", 20_000);
     session.set_spec("C.S3", Spec::new(&p)?.0);
-    let (_, mixed) = session.run(Plan::timed(8, Duration::from_secs(3)), &mut |_| {})?;
+    let (_, mixed) = session.run(StepPlan::timed(8, Duration::from_secs(3)), &mut |_| {})?;
     show::print(&sheets::steps(&[step, mixed]));
     Ok(())
 }

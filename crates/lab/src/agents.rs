@@ -19,7 +19,7 @@ use crate::progress::say;
 use crate::report::Step;
 use crate::targets::{self, without_password};
 use crate::terms::Durability;
-use crate::ycsb::session::Plan;
+use crate::ycsb::session::StepPlan;
 use crate::ycsb::{Properties, Session, Spec};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
@@ -245,8 +245,8 @@ impl Job {
         Ok(session)
     }
 
-    fn plan(&self) -> Plan {
-        Plan {
+    fn plan(&self) -> StepPlan {
+        StepPlan {
             connections: self.connections,
             operations: self.operations,
             limit: self.limit_seconds.map(Duration::from_secs_f64),
@@ -271,7 +271,7 @@ impl Agents {
         url: &str,
         properties: &Properties,
         load: bool,
-        plan: Plan,
+        plan: StepPlan,
     ) -> Result<Step> {
         let secret = read_secret(self.agents_secret.as_deref())?;
         let of = self.agents.len();
@@ -336,7 +336,7 @@ impl Agents {
     }
 
     /// All agents ready, then all at once; what each measured.
-    fn together(&self, jobs: &[Job], plan: Plan) -> Result<Vec<Step>> {
+    fn together(&self, jobs: &[Job], plan: StepPlan) -> Result<Vec<Step>> {
         let mut all = Vec::new();
         for (agent, job) in self.agents.iter().zip(jobs) {
             let mut stream = connect(agent)?;
@@ -465,7 +465,7 @@ mod tests {
             agents_secret: None,
         };
         let refused = agents
-            .together(&[job("wrong")], Plan::timed(1, PATIENCE))
+            .together(&[job("wrong")], StepPlan::timed(1, PATIENCE))
             .unwrap_err();
         assert!(refused.to_string().contains("another one"), "{refused}");
         let mut flood = connect(&place).unwrap();

@@ -6,7 +6,7 @@
 use crate::bench::place::NullProcess;
 use crate::connection::Address;
 use crate::fault::Result;
-use crate::fleet::{Fleet, Outcome, catch_interrupts, interrupted};
+use crate::fleet::{Fleet, RunOutcome, catch_interrupts, interrupted};
 use crate::lane::{Issued, Workload};
 use crate::measure::median;
 use crate::null::Form;
@@ -18,7 +18,7 @@ use crate::request::{Template, find_by_id};
 use crate::targets::Target;
 use crate::targets::mongodb::MongoDb;
 use crate::terms::{Durability, duration, positive};
-use crate::ycsb::{Client, Phase, Shared, Spec, scenario};
+use crate::ycsb::{Shared, Spec, YcsbClient, YcsbPhase, scenario};
 use bson::Doc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -112,7 +112,7 @@ fn against_null_client(
             client.run_quietly(Some(turn))?,
             null_client.run_quietly(Some(turn))?,
         );
-        let cost = |o: &Outcome| o.client_cpu.as_secs_f64() / o.operations.max(1) as f64;
+        let cost = |o: &RunOutcome| o.client_cpu.as_secs_f64() / o.operations.max(1) as f64;
         ratios.push(cost(&own) / cost(&other));
         if interrupted() {
             break;
@@ -145,15 +145,22 @@ impl Workload for Null {
 }
 
 /// The load client with so many connections on one thread.
-fn client(target: &MongoDb, connections: usize, spec: &Spec) -> Result<Fleet<Client>> {
-    let mut shared = Shared::new(spec.clone(), "lab", Durability::W1, Phase::Run, u64::MAX, 1);
+fn client(target: &MongoDb, connections: usize, spec: &Spec) -> Result<Fleet<YcsbClient>> {
+    let mut shared = Shared::new(
+        spec.clone(),
+        "lab",
+        Durability::W1,
+        YcsbPhase::Run,
+        u64::MAX,
+        1,
+    );
     if let Some(s) = Arc::get_mut(&mut shared) {
         s.verify = false;
     }
     let dialect = target.dialect(&shared.table, Durability::W1)?;
     Fleet::through(&*dialect, connections, 1, |i, n| {
         let dialect = target.dialect(&shared.table, Durability::W1)?;
-        Ok(Client::new(&shared, dialect, i, n))
+        Ok(YcsbClient::new(&shared, dialect, i, n))
     })
 }
 

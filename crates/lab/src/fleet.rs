@@ -91,7 +91,7 @@ pub fn interrupted() -> bool {
 
 /// What a run gave.
 #[derive(Clone)]
-pub struct Outcome {
+pub struct RunOutcome {
     pub operations: u64,
     pub requests: u64,
     pub elapsed: Duration,
@@ -116,21 +116,21 @@ pub struct Outcome {
     pub singles: Vec<Single>,
 }
 
-impl Outcome {
+impl RunOutcome {
     pub fn rate(&self) -> f64 {
         self.operations as f64 / self.elapsed.as_secs_f64().max(1e-9)
     }
 }
 
-impl Outcome {
+impl RunOutcome {
     /// All lanes together.
     fn of(
         lanes: Vec<LaneOutcome>,
         kinds: &[&'static str],
         samples: Vec<Sample>,
         machine: Ticks,
-    ) -> Result<Outcome> {
-        let mut outcome = Outcome {
+    ) -> Result<RunOutcome> {
+        let mut outcome = RunOutcome {
             operations: 0,
             requests: 0,
             elapsed: Duration::ZERO,
@@ -238,7 +238,7 @@ impl<W: Workload> Fleet<W> {
         &mut self,
         limit: Option<Duration>,
         observe: &mut dyn FnMut(&Sample),
-    ) -> Result<Outcome> {
+    ) -> Result<RunOutcome> {
         let stop = AtomicBool::new(false);
         let before = Ticks::now();
         let (ticks, received) = channel::<Tick>();
@@ -296,7 +296,7 @@ impl<W: Workload> Fleet<W> {
                 .collect::<Result<Vec<_>>>()
         })?;
         let machine = Ticks::now().since(before);
-        Outcome::of(finished, kinds, samples, machine)
+        RunOutcome::of(finished, kinds, samples, machine)
     }
 
     /// The same with progress on the screen; gives the CPU time too that the server's processes spent meanwhile, where
@@ -306,7 +306,7 @@ impl<W: Workload> Fleet<W> {
         limit: Option<Duration>,
         mut progress: Progress,
         observe: &mut dyn FnMut(&Sample),
-    ) -> Result<(Outcome, Option<Duration>)> {
+    ) -> Result<(RunOutcome, Option<Duration>)> {
         let pids = progress.pids().to_vec();
         let counted = Counters::of(&pids);
         let before = cpu_time_of(&pids);
@@ -321,7 +321,7 @@ impl<W: Workload> Fleet<W> {
     }
 
     /// The same without anybody looking on.
-    pub fn run_quietly(&mut self, limit: Option<Duration>) -> Result<Outcome> {
+    pub fn run_quietly(&mut self, limit: Option<Duration>) -> Result<RunOutcome> {
         self.run(limit, &mut |_| {})
     }
 }

@@ -43,7 +43,7 @@ pub fn begin(repeat: usize) {
 static WITHOUT: AtomicBool = AtomicBool::new(false);
 
 /// Load of one kind.
-pub struct Kind<'a> {
+pub struct FloorLoad<'a> {
     /// What tells the load from others.
     pub name: String,
     pub table: &'a Arc<Table>,
@@ -52,7 +52,7 @@ pub struct Kind<'a> {
     pub threads: usize,
 }
 
-impl Kind<'_> {
+impl FloorLoad<'_> {
     /// What the null server makes of it in this repeat. `make` gives the workload of a lane; it must not compare
     /// records, which are always the same here.
     pub fn floor<W: Workload>(

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Host {
+pub struct MachineDescription {
     pub name: String,
     pub cpu: String,
     pub cores: usize,
@@ -23,15 +23,15 @@ fn field(text: &str, name: &str) -> Option<String> {
     Some(line.split_once(':')?.1.trim().to_string())
 }
 
-impl Host {
-    pub fn current() -> Host {
+impl MachineDescription {
+    pub fn current() -> MachineDescription {
         let memory = field(&read("/proc/meminfo"), "MemTotal").unwrap_or_default();
         let kb: u64 = memory
             .split_ascii_whitespace()
             .next()
             .and_then(|n| n.parse().ok())
             .unwrap_or(0);
-        Host {
+        MachineDescription {
             name: read("/proc/sys/kernel/hostname").trim().to_string(),
             cpu: field(&read("/proc/cpuinfo"), "model name").unwrap_or_default(),
             cores: crate::process::online_cores(),
@@ -52,7 +52,7 @@ pub struct Conditions {
 }
 
 /// Watches the machine from its making until `end`.
-pub struct Watch {
+pub struct MachineWatch {
     load: f64,
     began: Ticks,
 }
@@ -181,9 +181,9 @@ impl Noise {
     }
 }
 
-impl Watch {
-    pub fn start() -> Watch {
-        Watch {
+impl MachineWatch {
+    pub fn start() -> MachineWatch {
+        MachineWatch {
             load: load(),
             began: Ticks::now(),
         }
@@ -280,9 +280,9 @@ mod tests {
 
     #[test]
     fn this_machine_has_a_core_and_memory() {
-        let h = Host::current();
+        let h = MachineDescription::current();
         assert!(h.cores > 0 && h.memory_bytes > 0);
-        let c = Watch::start().end();
+        let c = MachineWatch::start().end();
         assert!((0.0..=100.0).contains(&c.steal_percent));
     }
 }

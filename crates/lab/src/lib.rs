@@ -4,7 +4,7 @@
 //! ```text
 //! scenario ─ Workload (what to send, how to check the reply) ─ Fleet ─ Lane (one thread, many connections) ─ socket
 //!                                                                 └── Sample each second ─ Progress, series
-//!                                                                 └── Outcome: histograms, CPU ─ Report (JSON, table)
+//!                                                                 └── RunOutcome: histograms, CPU ─ Report (JSON, table)
 //! ```
 //! * [`targets`]: the databases, one file or folder each; [`targets::local`] starts throw-away ones, [`scratch`] has their
 //!   files, [`cgroup`] holds them to so much memory.
@@ -50,6 +50,8 @@ pub mod queries;
 pub mod random;
 pub mod rates;
 pub mod reads;
+#[cfg(test)]
+mod recorded;
 pub mod repeat;
 pub mod reply;
 pub mod report;

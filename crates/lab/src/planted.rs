@@ -1,36 +1,31 @@
 //! What a page sees, tried on runs of which the truth is known: a build against itself, and planted faults. Rates are those of a
-//! build that was compared with itself on a real machine (`docs/figures/compare-pando-2026-11-21.json`: slices of half a second),
-//! drawn anew, so that what a busy machine does to a run cannot make these tests fail. The faults are planted in them.
+//! build that was compared with itself on a real machine (`recorded`: slices of half a second), drawn anew. The faults are planted
+//! in them.
 
-use crate::fleet::Outcome;
+use crate::fleet::RunOutcome;
 use crate::host::Ticks;
 use crate::measure::{Latency, Sample, histogram};
 use crate::overview::Overview;
 use crate::random::Rng;
 use crate::rates::Word;
+use crate::recorded;
 use crate::report::{Draft, Report, Sizes, Step, TargetInfo};
 use crate::stall::Stall;
 use crate::verdict;
 use std::time::Duration;
 
-/// Rates of both sides of pairs of slices, as shares of the median.
-fn recorded() -> Vec<[f64; 2]> {
-    let path = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../../docs/figures/compare-pando-2026-11-21.json"
-    );
-    let report = Report::read(path.as_ref()).unwrap();
+/// Rates of both sides of pairs of slices, as shares of the median of their trial.
+fn recorded_rates() -> Vec<[f64; 2]> {
     let mut all = Vec::new();
-    for c in report
-        .comparisons
-        .iter()
-        .filter(|c| c.title.contains("with itself"))
-    {
-        let (a, b) = (&c.reference.slices_per_second, &c.subject.slices_per_second);
-        let middle = crate::measure::median(a);
-        all.extend(a.iter().zip(b).map(|(a, b)| [a / middle, b / middle]));
+    for trial in recorded::trials() {
+        let rates: Vec<[f64; 2]> = trial
+            .iter()
+            .map(|pair| pair.map(|s| s.per_second))
+            .collect();
+        let firsts: Vec<f64> = rates.iter().map(|[a, _]| *a).collect();
+        let middle = crate::measure::median(&firsts);
+        all.extend(rates.iter().map(|pair| pair.map(|r| r / middle)));
     }
-    assert!(all.len() > 200);
     all
 }
 
@@ -47,7 +42,7 @@ struct Machine {
 impl Machine {
     fn new(seed: u64) -> Machine {
         Machine {
-            pairs: recorded(),
+            pairs: recorded_rates(),
             rng: Rng::new(seed),
         }
     }
@@ -253,7 +248,7 @@ fn a_client_at_its_limit_is_told_from_a_server_at_its_own() {
     let mut bound = |idle: f64, client: f64, server: f64| {
         let noise = |rng: &mut Rng, v: f64| Duration::from_secs_f64(v * (0.99 + 0.02 * rng.unit()));
         let (client, server) = (noise(&mut rng, client), noise(&mut rng, server));
-        let outcome = Outcome {
+        let outcome = RunOutcome {
             operations: 100_000,
             requests: 100_000,
             elapsed: Duration::from_secs(10),

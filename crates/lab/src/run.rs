@@ -10,7 +10,7 @@ use crate::report::{Draft, Step};
 use crate::targets::local::given_or_own;
 use crate::targets::{self, Target};
 use crate::terms::{Durability, count, duration, pause, positive};
-use crate::ycsb::session::Plan;
+use crate::ycsb::session::StepPlan;
 use crate::ycsb::spec::known;
 use crate::ycsb::{Properties, Session, Spec, scenario};
 use std::path::{Path, PathBuf};
@@ -229,9 +229,9 @@ fn load(
     if interrupted() || draft.has(&key) {
         return Ok(());
     }
-    let plan = Plan {
+    let plan = StepPlan {
         limit: args.duration,
-        ..Plan::timed(connections, Duration::ZERO)
+        ..StepPlan::timed(connections, Duration::ZERO)
     };
     let step = match args.agents.is_empty() {
         true => session.load(plan, &mut |_| {})?.1,
@@ -251,7 +251,7 @@ fn together(
     session: &mut Session,
     properties: &Properties,
     load: bool,
-    plan: Plan,
+    plan: StepPlan,
 ) -> Result<Step> {
     // The password is in no result, and agents need it.
     let given =
@@ -265,7 +265,7 @@ fn together(
     args.agents.run(session, &url, properties, load, plan)
 }
 
-fn plan(args: &Args, spec: &Spec, connections: usize, properties: &Properties) -> Result<Plan> {
+fn plan(args: &Args, spec: &Spec, connections: usize, properties: &Properties) -> Result<StepPlan> {
     let only_inserts = spec.only_inserts();
     let most: u64 = properties.parse("maxexecutiontime", 0)?;
     let most = (most > 0).then(|| Duration::from_secs(most));
@@ -293,7 +293,7 @@ fn plan(args: &Args, spec: &Spec, connections: usize, properties: &Properties) -
         return Err(Fault::Usage("a rate that rises needs --duration".into()));
     }
     let rate = args.rate.map(|r| r.from);
-    Ok(Plan {
+    Ok(StepPlan {
         connections,
         operations,
         limit,

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 /// What a column holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ColumnKind {
     /// What a row is about.
     Label,
     Figure,
@@ -19,16 +19,16 @@ pub enum Kind {
 
 pub struct Column {
     pub head: String,
-    pub kind: Kind,
+    pub kind: ColumnKind,
 }
 
 /// A column with a head of our own.
-pub fn column(head: &'static str, kind: Kind) -> Column {
+pub fn column(head: &'static str, kind: ColumnKind) -> Column {
     named(tr(head), kind)
 }
 
 /// A column whose head comes from a result.
-pub fn named(head: &str, kind: Kind) -> Column {
+pub fn named(head: &str, kind: ColumnKind) -> Column {
     Column {
         head: head.to_string(),
         kind,
@@ -136,7 +136,7 @@ impl Sheet {
         cell.map_or("", String::as_str)
     }
 
-    fn of(&self, used: &[usize], wanted: impl Fn(Kind) -> bool) -> Vec<usize> {
+    fn of(&self, used: &[usize], wanted: impl Fn(ColumnKind) -> bool) -> Vec<usize> {
         let is = |i: &&usize| wanted(self.columns[**i].kind);
         used.iter().filter(is).copied().collect()
     }
@@ -160,7 +160,7 @@ impl Sheet {
     /// Each cell in a line of its own, where not even the least figures fit beside each other.
     fn list(&self, columns: usize) -> String {
         let used = self.used();
-        let labels = self.of(&used, |k| k == Kind::Label);
+        let labels = self.of(&used, |k| k == ColumnKind::Label);
         let mut lines = vec![wrapped(&self.title, columns)];
         for row in 0..self.rows.len() {
             lines.push(wrapped(&self.label(row, &labels), columns));
@@ -179,21 +179,23 @@ impl Sheet {
     /// The table for a terminal.
     pub fn text(&self, columns: usize) -> String {
         let used = self.used();
-        let labels = self.of(&used, |k| k == Kind::Label);
-        let words = self.of(&used, |k| k == Kind::Words);
-        let mut figures = self.of(&used, |k| matches!(k, Kind::Figure | Kind::Less(_)));
+        let labels = self.of(&used, |k| k == ColumnKind::Label);
+        let words = self.of(&used, |k| k == ColumnKind::Words);
+        let mut figures = self.of(&used, |k| {
+            matches!(k, ColumnKind::Figure | ColumnKind::Less(_))
+        });
         let all: Vec<String> = (0..self.rows.len())
             .map(|r| self.label(r, &labels))
             .collect();
         let longest = all.iter().map(|l| cells(l)).max().unwrap_or(0);
         let needs = |f: &[usize]| self.widths(f).iter().map(|w| w + 2).sum::<usize>();
-        let least = self.of(&figures, |k| k == Kind::Figure);
+        let least = self.of(&figures, |k| k == ColumnKind::Figure);
         // Beside its figures where all that must be there fits, else above them.
         let beside = longest + needs(&least) <= columns;
         let room = if beside { columns - longest } else { columns };
         while needs(&figures) > room {
             let rank = |i: &usize| match self.columns[*i].kind {
-                Kind::Less(n) => Some(n),
+                ColumnKind::Less(n) => Some(n),
                 _ => None,
             };
             let Some(least) = figures.iter().filter_map(rank).max() else {
@@ -255,12 +257,19 @@ mod tests {
 
     fn sheet(label: &str) -> Sheet {
         let figures = ["conns", "ops/s", "p50", "p99", "p99.9", "max"];
-        let mut columns = vec![named("step", Kind::Label), named("target", Kind::Label)];
+        let mut columns = vec![
+            named("step", ColumnKind::Label),
+            named("target", ColumnKind::Label),
+        ];
         for (n, name) in (0..).zip(figures) {
-            let kind = if n < 3 { Kind::Figure } else { Kind::Less(n) };
+            let kind = if n < 3 {
+                ColumnKind::Figure
+            } else {
+                ColumnKind::Less(n)
+            };
             columns.push(named(name, kind));
         }
-        columns.push(named("note", Kind::Words));
+        columns.push(named("note", ColumnKind::Words));
         let mut row = vec![label.to_string(), "PandoDB 0.1.0".into()];
         row.extend(figures.map(|_| "1,234,567 ±3.0%".to_string()));
         row.push("words ".repeat(30));

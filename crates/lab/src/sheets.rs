@@ -4,11 +4,11 @@ use crate::lang::{known, tr};
 use crate::overview::Overview;
 use crate::rates::{interval, reach};
 use crate::report::{Check, Comparison, Limit, Report, Shard, Step};
-use crate::sheet::{Column, Kind, Sheet, column, named};
+use crate::sheet::{Column, ColumnKind, Sheet, column, named};
 use crate::study::plans::findings;
 use crate::terms::{bytes, counted, figure, grouped, span};
 use crate::text;
-use Kind::{Figure, Label, Less, Words};
+use ColumnKind::{Figure, Label, Less, Words};
 
 /// Marks a step during which the machine was not quiet.
 pub const NOISY: &str = "~";

@@ -1,7 +1,7 @@
 //! `pando lab` without a word: the canonical short study, a few minutes on a server of its own, ending with a table and a
 //! page. One server is started for it and gone afterwards; `--with` lays installed databases beside it.
 
-use crate::bench::place::{Room, Server};
+use crate::bench::place::{Server, ServerSetup};
 use crate::fault::{Fault, Result};
 use crate::fleet::{catch_interrupts, interrupted};
 use crate::null::Form;
@@ -15,7 +15,7 @@ use crate::sweep::Turns;
 use crate::targets::local::{Means, Started, Up, installed, own_server};
 use crate::targets::{self, Target};
 use crate::terms::{Durability, count, duration};
-use crate::ycsb::session::Plan;
+use crate::ycsb::session::StepPlan;
 use crate::ycsb::{Session, scenario};
 use std::sync::Arc;
 use std::time::Duration;
@@ -100,7 +100,7 @@ fn package(product: &str) -> (&str, &str) {
 /// The databases of the study; those that were started for it end with it.
 struct Servers {
     targets: Vec<Arc<dyn Target>>,
-    own: Option<(Server, Room)>,
+    own: Option<(Server, ServerSetup)>,
     _beside: Started,
 }
 
@@ -148,7 +148,7 @@ impl Servers {
             }
         };
         let placement = Placement::new(None, None)?;
-        let room = Room::open(None, Some(&launch), None, placement, Form::Threads)?;
+        let room = ServerSetup::open(None, Some(&launch), None, placement, Form::Threads)?;
         say(args.to.quiet, "starting a server");
         let server = room.start(&room.fresh_dbpath()?, &[])?;
         let ready = server.ready.as_secs_f64() * 1e3;
@@ -231,9 +231,9 @@ fn load(
         format_args!("{label}: {} inserts", args.records),
     );
     progress::step(4.0);
-    let plan = Plan {
+    let plan = StepPlan {
         limit: None,
-        ..Plan::timed(8, Duration::ZERO)
+        ..StepPlan::timed(8, Duration::ZERO)
     };
     let (_, mut step) = session.load(plan, &mut |_| {})?;
     step.name = "load".into();

@@ -6,7 +6,7 @@ use crate::overview::{Overview, merge, short_title, title};
 use crate::rates::{UNDECIDED, Word, interval};
 use crate::report::Report;
 use crate::scorecard::{Bar, Scorecard, Workload};
-use crate::sheet::{Kind, Sheet, cells, clipped, column, padded, width, wrapped};
+use crate::sheet::{ColumnKind, Sheet, cells, clipped, column, padded, width, wrapped};
 use crate::sheets;
 use crate::terms::bytes;
 use crate::text;
@@ -223,11 +223,11 @@ pub fn diff(before: &Report, after: &Report) -> Result<()> {
         title: String::new(),
         open: true,
         columns: vec![
-            column("figure", Kind::Label),
-            column("before", Kind::Figure),
-            column("after", Kind::Figure),
-            column("after/before", Kind::Figure),
-            column("difference", Kind::Figure),
+            column("figure", ColumnKind::Label),
+            column("before", ColumnKind::Figure),
+            column("after", ColumnKind::Figure),
+            column("after/before", ColumnKind::Figure),
+            column("difference", ColumnKind::Figure),
         ],
         rows: rows.collect(),
     });

@@ -10,7 +10,7 @@ use crate::repeat::{Repeat, turns};
 use crate::report::{Check, Draft, Step};
 use crate::targets::local::given_or_own;
 use crate::terms::{Durability, count, duration, grouped, positive};
-use crate::ycsb::session::Plan;
+use crate::ycsb::session::StepPlan;
 use crate::ycsb::{Session, scenario};
 use std::time::Duration;
 
@@ -142,10 +142,10 @@ impl Turns<'_> {
             draft.begin(repeat);
             for &percent in self.latency.iter().filter(|p| **p > 0) {
                 let rate = rate * f64::from(percent) / 100.0;
-                let plan = Plan {
+                let plan = StepPlan {
                     rate: Some(rate),
                     poisson: self.poisson,
-                    ..Plan::timed(connections.max(8), self.duration * 2)
+                    ..StepPlan::timed(connections.max(8), self.duration * 2)
                 };
                 self.open(&mut sessions[i], percent, plan, draft, journal)?;
             }
@@ -175,9 +175,9 @@ impl Turns<'_> {
                 self.repeats
             ),
         );
-        let plan = Plan {
+        let plan = StepPlan {
             warmup: self.duration / 5,
-            ..Plan::timed(n, self.duration)
+            ..StepPlan::timed(n, self.duration)
         };
         progress::step(1.0);
         let (_, turn) = session.run(plan, &mut |_| {})?;
@@ -191,7 +191,7 @@ impl Turns<'_> {
         &self,
         session: &mut Session,
         percent: u32,
-        plan: Plan,
+        plan: StepPlan,
         draft: &mut Draft,
         journal: &mut Journal,
     ) -> Result<()> {

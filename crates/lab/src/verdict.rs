@@ -555,35 +555,7 @@ fn doubts(r: &Report, once: bool) -> Vec<String> {
     let mut doubts = Vec::new();
     let all = r.steps.len();
     let count = |of: &dyn Fn(&&Step) -> bool| r.steps.iter().filter(of).count();
-    let noisy = count(&|s| s.noise.reasons().is_some());
-    let worst = r.steps.iter();
-    let worst = worst.max_by(|a, b| loudness(a).total_cmp(&loudness(b)));
-    if let Some(why) = worst.and_then(|s| s.noise.reasons()) {
-        doubts.push(text!(
-            "in {0} of {1} steps the machine was not quiet (at worst {2}; marked {3})",
-            noisy,
-            all,
-            why,
-            crate::sheets::NOISY
-        ));
-    }
-    let cores = r.host.cores.max(1) as f64;
-    let before = r.conditions.load_before;
-    // Counts are the same on a busy machine.
-    let timed = r.choices.is_empty();
-    if timed && noisy == 0 && before > cores {
-        doubts.push(text!(
-            "the load average was {0} on {1} cores before it began",
-            format!("{before:.1}"),
-            r.host.cores
-        ));
-    }
-    if timed && r.conditions.steal_percent > 3.0 {
-        doubts.push(text!(
-            "{0}% of the CPU time was stolen by the hypervisor",
-            format!("{:.0}", r.conditions.steal_percent)
-        ));
-    }
+    doubt_machine(r, &mut doubts);
     if once {
         doubts.push(
             tr("each step was measured once, so it is not known what the next run gives").into(),
@@ -623,6 +595,41 @@ fn doubts(r: &Report, once: bool) -> Vec<String> {
         doubts.push(tr("the run was interrupted").into());
     }
     doubts
+}
+
+/// What the machine did beside the run.
+fn doubt_machine(r: &Report, doubts: &mut Vec<String>) {
+    let all = r.steps.len();
+    let is_noisy = |s: &&Step| s.noise.reasons().is_some();
+    let noisy = r.steps.iter().filter(is_noisy).count();
+    let worst = r.steps.iter();
+    let worst = worst.max_by(|a, b| loudness(a).total_cmp(&loudness(b)));
+    if let Some(why) = worst.and_then(|s| s.noise.reasons()) {
+        doubts.push(text!(
+            "in {0} of {1} steps the machine was not quiet (at worst {2}; marked {3})",
+            noisy,
+            all,
+            why,
+            crate::sheets::NOISY
+        ));
+    }
+    let cores = r.host.cores.max(1) as f64;
+    let before = r.conditions.load_before;
+    // Counts are the same on a busy machine.
+    let timed = r.choices.is_empty();
+    if timed && noisy == 0 && before > cores {
+        doubts.push(text!(
+            "the load average was {0} on {1} cores before it began",
+            format!("{before:.1}"),
+            r.host.cores
+        ));
+    }
+    if timed && r.conditions.steal_percent > 3.0 {
+        doubts.push(text!(
+            "{0}% of the CPU time was stolen by the hypervisor",
+            format!("{:.0}", r.conditions.steal_percent)
+        ));
+    }
 }
 
 fn loudness(s: &Step) -> f64 {

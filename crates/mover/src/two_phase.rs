@@ -8,7 +8,7 @@ use bson::{Doc, DocBuf, Val, Writer, doc};
 use cluster_view::Outcome;
 use cluster_view::metadata::Cluster;
 use cluster_view::upstream::error_of;
-use sharding::two_phase::{Answer, Ask, Coordinator, Shard, Verdict};
+use sharding::two_phase::{CommitAnswer, CommitRequest, Coordinator, Shard, Verdict};
 use std::time::Duration;
 
 /// Between two tries of the same.
@@ -61,17 +61,17 @@ impl Id {
         &self,
         cluster: &Cluster,
         recovery: &Shard,
-        ask: &Ask,
+        ask: &CommitRequest,
         executed: Option<&DocBuf>,
     ) -> DocBuf {
         let mut w = Writer::new();
         match ask {
-            Ask::EndRead => self.statement(&mut w, "commitTransaction"),
-            Ask::Prepare => {
+            CommitRequest::EndRead => self.statement(&mut w, "commitTransaction"),
+            CommitRequest::Prepare => {
                 self.statement(&mut w, "_pandoPrepare");
                 w.str("recoveryShard", recovery);
             }
-            Ask::Decide(others) => {
+            CommitRequest::Decide(others) => {
                 self.statement(&mut w, "commitTransaction");
                 w.open_array("participants");
                 for shard in others {
@@ -82,17 +82,17 @@ impl Id {
                     w.doc("executed", executed.as_doc());
                 }
             }
-            Ask::Commit | Ask::Abort => {
+            CommitRequest::Commit | CommitRequest::Abort => {
                 self.names(&mut w, "_pandoDecide");
-                w.bool("commit", *ask == Ask::Commit);
+                w.bool("commit", *ask == CommitRequest::Commit);
             }
-            Ask::Outcome => self.names(&mut w, "_pandoOutcome"),
-            Ask::Forget => {
+            CommitRequest::Outcome => self.names(&mut w, "_pandoOutcome"),
+            CommitRequest::Forget => {
                 self.names(&mut w, "_pandoOutcome");
                 w.bool("told", true);
             }
         }
-        if !matches!(ask, Ask::EndRead) {
+        if !matches!(ask, CommitRequest::EndRead) {
             w.doc("writeConcern", doc! {"w": "majority"}.as_doc());
         }
         w.str("$db", "admin");
@@ -120,25 +120,25 @@ fn shards(list: Option<Val<'_>>) -> Vec<Shard> {
 }
 
 /// What a reply means.
-fn answer(ask: &Ask, reply: &Outcome<DocBuf>) -> Answer {
+fn answer(ask: &CommitRequest, reply: &Outcome<DocBuf>) -> CommitAnswer {
     let Ok(reply) = reply else {
-        return Answer::Lost;
+        return CommitAnswer::Lost;
     };
     if error_of(reply.as_doc()).is_some() {
         return match ask {
-            Ask::Prepare | Ask::EndRead => Answer::No,
-            _ => Answer::Lost,
+            CommitRequest::Prepare | CommitRequest::EndRead => CommitAnswer::No,
+            _ => CommitAnswer::Lost,
         };
     }
     if reply.get("writeConcernError").is_some() {
-        return Answer::Lost;
+        return CommitAnswer::Lost;
     }
     match ask {
-        Ask::Outcome if reply.get("committed").is_some_and(Val::truthy) => {
-            Answer::Committed(shards(reply.get("participants")))
+        CommitRequest::Outcome if reply.get("committed").is_some_and(Val::truthy) => {
+            CommitAnswer::Committed(shards(reply.get("participants")))
         }
-        Ask::Outcome => Answer::Aborted,
-        _ => Answer::Yes,
+        CommitRequest::Outcome => CommitAnswer::Aborted,
+        _ => CommitAnswer::Yes,
     }
 }
 
@@ -201,7 +201,7 @@ impl TwoPhase for Cluster {
                 })
                 .collect();
             let replies = self.together(&messages);
-            let answers: Vec<Answer> = asks
+            let answers: Vec<CommitAnswer> = asks
                 .iter()
                 .zip(&replies)
                 .map(|((_, ask), reply)| answer(ask, reply))
@@ -245,10 +245,10 @@ impl TwoPhase for Cluster {
 fn note(
     cluster: &Cluster,
     ended: &mut Ended,
-    (shard, ask): (&Shard, &Ask),
+    (shard, ask): (&Shard, &CommitRequest),
     reply: Outcome<DocBuf>,
 ) {
-    let promises = matches!(ask, Ask::Prepare | Ask::EndRead);
+    let promises = matches!(ask, CommitRequest::Prepare | CommitRequest::EndRead);
     match reply {
         Ok(reply) => {
             cluster.note_time(reply.as_doc());

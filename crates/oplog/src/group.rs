@@ -163,22 +163,7 @@ impl<'a> Group<'a> {
             frame::seal_all(&mut tail.buf, cipher);
         }
         reserve(self.shared, tail, len);
-        if let Err(e) = write_all_at(&*tail.segment.file, &tail.buf, tail.offset) {
-            let failure = Error::io(
-                format!("cannot write to {}", tail.segment.path.display()),
-                &e,
-            );
-            // Part of the group may be in the file. A recovery must not find it after later groups
-            // were acknowledged.
-            tail.reserved = tail.offset;
-            if let Err(e) = tail.segment.file.truncate(tail.offset) {
-                self.shared.syncer.poison(format!(
-                    "a write to {} failed, and cutting it off again failed too: {e}",
-                    tail.segment.path.display()
-                ));
-            }
-            return Err(failure);
-        }
+        write_buffer(self.shared, tail)?;
         if tail.offset == HEADER_BYTES as u64 {
             tail.segment
                 .first_ts
@@ -210,6 +195,27 @@ impl<'a> Group<'a> {
         self.shared.syncer.mark_dirty();
         Ok(self.last)
     }
+}
+
+/// Writes the group's bytes behind the last group's. After an error the file is as it was, or the log is poisoned.
+fn write_buffer(shared: &Shared, tail: &mut Tail) -> Result<()> {
+    if let Err(e) = write_all_at(&*tail.segment.file, &tail.buf, tail.offset) {
+        let failure = Error::io(
+            format!("cannot write to {}", tail.segment.path.display()),
+            &e,
+        );
+        // Part of the group may be in the file. A recovery must not find it after later groups
+        // were acknowledged.
+        tail.reserved = tail.offset;
+        if let Err(e) = tail.segment.file.truncate(tail.offset) {
+            shared.syncer.poison(format!(
+                "a write to {} failed, and cutting it off again failed too: {e}",
+                tail.segment.path.display()
+            ));
+        }
+        return Err(failure);
+    }
+    Ok(())
 }
 
 /// Starts the next segment. The next sync includes the previous segment, before any entry of the

@@ -7,7 +7,7 @@
 //!
 //! Exit codes: 0 when all is sound, 1 when something is damaged, 100 when the directory cannot be opened at all.
 
-use crate::progress::Progress;
+use crate::progress::ProgressLine;
 use bson::{Doc, Val};
 use catalog::keyspace::{
     self, PREFIX, SPACE_ID, SPACE_INDEX, SPACE_META, SPACE_RECORD, SYSTEM_TABLET,
@@ -105,7 +105,7 @@ fn check(offline: &Offline, report: &mut Report) {
     match offline.files() {
         Ok(files) => {
             let bytes: u64 = files.iter().map(|f| f.1).sum();
-            let progress = Progress::of_bytes("reading files", bytes);
+            let progress = ProgressLine::of_bytes("reading files", bytes);
             let mut damaged = Vec::new();
             for (name, bytes) in &files {
                 damaged.extend(offline.verify_file(name).err());
@@ -139,7 +139,7 @@ fn check(offline: &Offline, report: &mut Report) {
             .for_each(|ns| report.fault(format!("several collections have the name {ns}"))),
         Err(e) => report.fault(e.into_error().into_message()),
     }
-    let progress = Progress::of_time("comparing records and indexes");
+    let progress = ProgressLine::of_time("comparing records and indexes");
     let mut pass = Pass::new(&catalog, report);
     let whole = offline.scan(&[], &[], |key, value| {
         pass.pair(key, value);
@@ -361,58 +361,9 @@ fn compare(
 
 /// Names entries that are missing, and entries that no record has.
 fn name_differences(offline: &Offline, coll: &Collection, index: &Arc<Index>, report: &mut Report) {
-    let view = offline.view();
     let (mut missing, mut extra) = (Vec::new(), Vec::new());
-    let id_of = |doc: Doc<'_>| doc.get("_id").unwrap_or(Val::NULL).to_string();
-    let records = offline.scan(
-        &coll.record_prefix,
-        &keyspace::prefix_end(&coll.record_prefix),
-        |key, value| {
-            let Ok(doc) = bson::validate(value) else {
-                return Ok(());
-            };
-            for entry in executor::entries_of(index, doc, key.get(PREFIX..).unwrap_or(&[]))
-                .unwrap_or_default()
-            {
-                if !executor::has_entry(&view, index, &entry)? {
-                    missing.push(id_of(doc));
-                }
-            }
-            Ok(())
-        },
-    );
-    let entries = offline.scan(
-        &index.prefix,
-        &keyspace::prefix_end(&index.prefix),
-        |key, value| {
-            let entry = key.get(PREFIX..).unwrap_or(&[]);
-            let mut decoder = bson::key::Decoder::new(entry, &[]);
-            for field in &index.info.key.fields {
-                decoder.skip(field.descending);
-            }
-            let at = entry.len().saturating_sub(decoder.rest().len());
-            let told = executor::key_and_types(index, entry, at, value);
-            let own_key = told.map_or(&[][..], |(own_key, _)| own_key);
-            let record = view.get(&coll.record_key(own_key))?;
-            let there = record
-                .as_deref()
-                .and_then(|bytes| bson::validate(bytes).ok())
-                .is_some_and(|doc| {
-                    let identity = executor::identity(index, key, value);
-                    executor::entries_of(index, doc, own_key)
-                        .is_ok_and(|entries| entries.iter().any(|entry| *entry == *identity))
-                });
-            if !there {
-                extra.push(
-                    record
-                        .as_deref()
-                        .and_then(Doc::new)
-                        .map_or_else(|| "which is not there".into(), id_of),
-                );
-            }
-            Ok(())
-        },
-    );
+    let records = find_missing(offline, coll, index, &mut missing);
+    let entries = find_extra(offline, coll, index, &mut extra);
     for e in [records.err(), entries.err()].into_iter().flatten() {
         report.fault(e.into_error().into_message());
     }
@@ -434,6 +385,79 @@ fn name_differences(offline: &Offline, coll: &Collection, index: &Arc<Index>, re
     if missing.is_empty() && extra.is_empty() {
         report.fault(format!("{ns}: the index {name} and the records differ"));
     }
+}
+
+fn shown_id(doc: Doc<'_>) -> String {
+    doc.get("_id").unwrap_or(Val::NULL).to_string()
+}
+
+/// The `_id`s of records that lack an entry, one for each entry.
+fn find_missing(
+    offline: &Offline,
+    coll: &Collection,
+    index: &Arc<Index>,
+    missing: &mut Vec<String>,
+) -> Result<()> {
+    let view = offline.view();
+    offline
+        .scan(
+            &coll.record_prefix,
+            &keyspace::prefix_end(&coll.record_prefix),
+            |key, value| {
+                let Ok(doc) = bson::validate(value) else {
+                    return Ok(());
+                };
+                for entry in executor::entries_of(index, doc, key.get(PREFIX..).unwrap_or(&[]))
+                    .unwrap_or_default()
+                {
+                    if !executor::has_entry(&view, index, &entry)? {
+                        missing.push(shown_id(doc));
+                    }
+                }
+                Ok(())
+            },
+        )
+        .map(drop)
+}
+
+/// The `_id`s of the records of entries that are not theirs.
+fn find_extra(
+    offline: &Offline,
+    coll: &Collection,
+    index: &Arc<Index>,
+    extra: &mut Vec<String>,
+) -> Result<()> {
+    let view = offline.view();
+    offline
+        .scan(
+            &index.prefix,
+            &keyspace::prefix_end(&index.prefix),
+            |key, value| {
+                let entry = key.get(PREFIX..).unwrap_or(&[]);
+                let mut decoder = bson::key::Decoder::new(entry, &[]);
+                for field in &index.info.key.fields {
+                    decoder.skip(field.descending);
+                }
+                let at = entry.len().saturating_sub(decoder.rest().len());
+                let told = executor::key_and_types(index, entry, at, value);
+                let own_key = told.map_or(&[][..], |(own_key, _)| own_key);
+                let record = view.get(&coll.record_key(own_key))?;
+                let there = record
+                    .as_deref()
+                    .and_then(|bytes| bson::validate(bytes).ok())
+                    .is_some_and(|doc| {
+                        let identity = executor::identity(index, key, value);
+                        executor::entries_of(index, doc, own_key)
+                            .is_ok_and(|entries| entries.iter().any(|entry| *entry == *identity))
+                    });
+                if !there {
+                    let record = record.as_deref().and_then(Doc::new);
+                    extra.push(record.map_or_else(|| "which is not there".into(), shown_id));
+                }
+                Ok(())
+            },
+        )
+        .map(drop)
 }
 
 /// What lies about a key, for people.

@@ -129,7 +129,7 @@ pub struct Conversation {
 }
 
 /// Documents beside a command's body, where they have more room than in it.
-pub struct Documents<'d> {
+pub struct DocumentSequence<'d> {
     /// The field that they stand for.
     pub field: &'d str,
     /// One after the other.
@@ -164,7 +164,7 @@ impl Conversation {
         &mut self,
         db: &str,
         command: Doc<'_>,
-        documents: &Documents<'_>,
+        documents: &DocumentSequence<'_>,
     ) -> Result<DocBuf, String> {
         let mut buffer = Vec::new();
         let reply = self.exchange(db, command, Some(documents), &mut buffer);
@@ -175,7 +175,7 @@ impl Conversation {
         &mut self,
         db: &str,
         command: Doc<'_>,
-        documents: Option<&Documents<'_>>,
+        documents: Option<&DocumentSequence<'_>>,
         buffer: &'b mut Vec<u8>,
     ) -> Result<Doc<'b>, Error> {
         let failed = |e: std::io::Error| Error::Failed(format!("{}: {e}", self.host));

@@ -4,7 +4,7 @@
 //! and the server goes on.
 
 use commands::Commands;
-use console::{Console, Options, Process, TlsSource};
+use console::{Console, ConsoleOptions, Process, TlsSource};
 use router::Router;
 use server::tls::Tls;
 use service::config::{CONSOLE_PORT_OFFSET, ConsoleAt, ServerConfig};
@@ -63,14 +63,14 @@ fn is_encrypted(config: &ServerConfig) -> bool {
     )
 }
 
-pub struct Start<'a> {
+pub struct ConsoleStart<'a> {
     pub config: &'a ServerConfig,
     pub listener: Option<TcpListener>,
     pub control: Arc<Control>,
     pub tls: Option<Arc<Tls>>,
 }
 
-impl Start<'_> {
+impl ConsoleStart<'_> {
     pub fn of_server(self, commands: &Arc<Commands>) -> Result<Option<Console>, String> {
         let [asked, measured] = [commands.clone(), commands.clone()];
         let process = Process {
@@ -95,7 +95,7 @@ impl Start<'_> {
         };
         let tls = self.tls.filter(|_| is_encrypted(self.config));
         let tls = tls.map(|tls| Box::new(move || tls.config()) as TlsSource);
-        let options = Options {
+        let options = ConsoleOptions {
             listener,
             tls,
             authorization: self.config.security.authorization,

@@ -23,6 +23,7 @@ mod salvage;
 mod schema;
 mod serve;
 mod settings;
+mod tool_words;
 mod transfers;
 
 use std::ffi::OsString;

@@ -4,7 +4,7 @@
 //! group at the root, so the root is always looked at too.
 
 use crate::allocator;
-use alloc_meter::ProcessMemory;
+use alloc_meter::HeldMemory;
 use own_process::system;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -42,7 +42,7 @@ pub fn keep_within(cache_bytes: u64) {
     let of_large = cache_bytes.saturating_add(LARGE_BESIDE_CACHE);
     let bytes = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
     alloc_meter::process_by(move || {
-        Some(ProcessMemory {
+        Some(HeldMemory {
             held: bytes(held_bytes()?),
             most: bytes(of_large),
         })

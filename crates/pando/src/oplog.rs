@@ -4,6 +4,7 @@
 
 use crate::client::ServerAddress;
 use crate::point_in_time;
+use crate::tool_words;
 use bson::{Doc, DocBuf, Writer};
 use changes::{EntryStamp, oplog_entry};
 use std::ffi::OsString;
@@ -25,16 +26,10 @@ Usage: pando oplog SOURCE [--from MOMENT] [--until MOMENT] [--ns NAME] [--limit 
 ";
 
 pub fn main(args: &[OsString]) -> ExitCode {
-    if matches!(args, [help] if help == "--help" || help == "-h") {
-        print!("{HELP}");
-        return ExitCode::SUCCESS;
-    }
-    let (source, wanted) = match parse(args) {
+    let help = tool_words::ask_help_alone(args).then_some(HELP);
+    let (source, wanted) = match tool_words::parsed("oplog", help, || parse(args)) {
         Ok(asked) => asked,
-        Err(says) => {
-            eprintln!("pando: {says} (see pando oplog --help)");
-            return ExitCode::from(2);
-        }
+        Err(code) => return code,
     };
     let shown = match source.starts_with("mongodb://") {
         true => of_server(&source, wanted),

@@ -5,28 +5,28 @@ use std::io::{IsTerminal, Read};
 use std::time::Duration;
 
 /// A bar on standard error, gone when it is dropped.
-pub struct Progress(ProgressBar);
+pub struct ProgressLine(ProgressBar);
 
-impl Progress {
+impl ProgressLine {
     /// Of bytes, where their number is known.
-    pub fn of_bytes(what: &str, bytes: u64) -> Progress {
+    pub fn of_bytes(what: &str, bytes: u64) -> ProgressLine {
         let form = "{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta}";
-        Progress::with(what, bytes, form)
+        ProgressLine::with(what, bytes, form)
     }
 
     /// Of things that are counted.
-    pub fn of_steps(what: &str, steps: u64) -> Progress {
-        Progress::with(what, steps, "{msg} {wide_bar} {pos}/{len} {eta}")
+    pub fn of_steps(what: &str, steps: u64) -> ProgressLine {
+        ProgressLine::with(what, steps, "{msg} {wide_bar} {pos}/{len} {eta}")
     }
 
     /// Progress without a known length.
-    pub fn of_time(what: &str) -> Progress {
-        Progress::with(what, 0, "{spinner} {msg} {elapsed}")
+    pub fn of_time(what: &str) -> ProgressLine {
+        ProgressLine::with(what, 0, "{spinner} {msg} {elapsed}")
     }
 
-    fn with(what: &str, length: u64, form: &str) -> Progress {
+    fn with(what: &str, length: u64, form: &str) -> ProgressLine {
         if !std::io::stderr().is_terminal() {
-            return Progress(ProgressBar::hidden());
+            return ProgressLine(ProgressBar::hidden());
         }
         let bar = ProgressBar::new(length);
         if let Ok(style) = ProgressStyle::with_template(form) {
@@ -34,7 +34,7 @@ impl Progress {
         }
         bar.set_message(what.to_string());
         bar.enable_steady_tick(Duration::from_millis(200));
-        Progress(bar)
+        ProgressLine(bar)
     }
 
     pub fn add(&self, done: u64) {
@@ -63,7 +63,7 @@ impl Progress {
     }
 }
 
-impl Drop for Progress {
+impl Drop for ProgressLine {
     fn drop(&mut self) {
         self.0.finish_and_clear();
     }
@@ -71,7 +71,7 @@ impl Drop for Progress {
 
 pub struct Counting<'p, R> {
     from: R,
-    progress: &'p Progress,
+    progress: &'p ProgressLine,
 }
 
 impl<R: Read> Read for Counting<'_, R> {

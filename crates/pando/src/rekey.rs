@@ -1,5 +1,6 @@
 //! `pando rekey DIR`: another master key for an encrypted data directory; and the master key of tools that read one.
 
+use crate::tool_words;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -51,16 +52,10 @@ fn taken(words: &mut Vec<OsString>, option: &str) -> Result<Option<PathBuf>, Str
 }
 
 pub fn main(mut words: Vec<OsString>) -> ExitCode {
-    if matches!(&words[..], [help] if help == "--help" || help == "-h") {
-        print!("{HELP}");
-        return ExitCode::SUCCESS;
-    }
-    let new = match taken(&mut words, "--newKeyFile") {
+    let help = tool_words::ask_help_alone(&words).then_some(HELP);
+    let new = match tool_words::parsed("rekey", help, || taken(&mut words, "--newKeyFile")) {
         Ok(new) => new,
-        Err(says) => {
-            eprintln!("pando: {says} (see pando rekey --help)");
-            return ExitCode::from(2);
-        }
+        Err(code) => return code,
     };
     let (dir, new) = match (&words[..], new) {
         ([dir], Some(new)) if !dir.to_string_lossy().starts_with('-') => (Path::new(dir), new),

@@ -11,7 +11,7 @@
 //! OUT/salvaged/tablet_<n>.bson      documents whose collection the catalog no longer tells
 //! ```
 
-use crate::progress::Progress;
+use crate::progress::ProgressLine;
 use bson::Writer;
 use catalog::keyspace::{self, META_COLLECTION, SPACE_META, SPACE_RECORD, SYSTEM_TABLET};
 use errors::{Result, err};
@@ -98,48 +98,10 @@ fn run(dir: &Path, out: &Path, scratch: &Path, wanted: &dyn Fn(&str) -> bool) ->
         return Err(err!(FileNotOpen, "{} is not empty", out.display()).into());
     }
     let mut lost = 0;
-    let offline = match Offline::open(dir) {
-        Ok(offline) => offline,
-        Err(e) if matches!(e.code, errors::Code::DBPathInUse | errors::Code::BadValue) => {
-            return Err(e.into());
-        }
-        Err(e) => {
-            println!(
-                "The engine does not open ({}); its books are made anew from the data files and the log.",
-                e.message
-            );
-            lost += 1;
-            Offline::open_rebuilt(dir, scratch)?
-        }
-    };
-    let applied = offline.applied().index;
-    let mut newer = Overlay::default();
-    let log = offline.read_log(|index, entry| {
-        if index > applied {
-            entry.into_effects().for_each(|e| newer.apply(e, |_| true));
-        }
-    })?;
-    for fault in &log.faults {
-        println!("damaged: {}", fault.message);
-        lost += 1;
-    }
-    let (low, high) = space(SYSTEM_TABLET, SPACE_META, META_COLLECTION);
-    let mut records = BTreeMap::new();
-    let mut gaps = collect(&offline, &newer, &low, &high, |key, value| {
-        records.insert(key.to_vec(), value.to_vec());
-        Ok(())
-    })?;
-    if !gaps.is_empty() {
-        let older = older(&offline, &gaps)?;
-        older.each(&low, &high, |key, value| {
-            records.insert(key.to_vec(), value.to_vec());
-            Ok(())
-        })?;
-        println!("The catalog cannot be read in part: collections may be missing.");
-        lost += 1;
-    }
-    let mut doubtful = !gaps.is_empty();
-    gaps.clear();
+    let offline = open(dir, scratch, &mut lost)?;
+    let newer = newer_than_engine(&offline, &mut lost)?;
+    let (records, mut doubtful) = catalog_records(&offline, &newer, &mut lost)?;
+    let mut gaps = Vec::new();
     let mut dumps = Vec::new();
     for record in records.values() {
         match Dump::new(out, record) {
@@ -157,7 +119,7 @@ fn run(dir: &Path, out: &Path, scratch: &Path, wanted: &dyn Fn(&str) -> bool) ->
             dumps.push(Dump::nameless(out, tablet));
         }
     }
-    let progress = Progress::of_steps("saving collections", dumps.len() as u64);
+    let progress = ProgressLine::of_steps("saving collections", dumps.len() as u64);
     for dump in &mut dumps {
         progress.say(&format!("saving {}", dump.ns));
         progress.add(1);
@@ -178,6 +140,63 @@ fn run(dir: &Path, out: &Path, scratch: &Path, wanted: &dyn Fn(&str) -> bool) ->
         lost += dump.report(&offline);
     }
     Ok(lost)
+}
+
+fn open(dir: &Path, scratch: &Path, lost: &mut u64) -> Result<Offline> {
+    match Offline::open(dir) {
+        Ok(offline) => Ok(offline),
+        Err(e) if matches!(e.code, errors::Code::DBPathInUse | errors::Code::BadValue) => {
+            Err(e.into())
+        }
+        Err(e) => {
+            println!(
+                "The engine does not open ({}); its books are made anew from the data files and the log.",
+                e.message
+            );
+            *lost += 1;
+            Ok(Offline::open_rebuilt(dir, scratch)?)
+        }
+    }
+}
+
+/// The effects of those entries of the log that the engine has not.
+fn newer_than_engine(offline: &Offline, lost: &mut u64) -> Result<Overlay> {
+    let applied = offline.applied().index;
+    let mut newer = Overlay::default();
+    let log = offline.read_log(|index, entry| {
+        if index > applied {
+            entry.into_effects().for_each(|e| newer.apply(e, |_| true));
+        }
+    })?;
+    for fault in &log.faults {
+        println!("damaged: {}", fault.message);
+        *lost += 1;
+    }
+    Ok(newer)
+}
+
+/// The catalog's records of collections by key, and whether some may be missing.
+fn catalog_records(
+    offline: &Offline,
+    newer: &Overlay,
+    lost: &mut u64,
+) -> Result<(BTreeMap<Vec<u8>, Vec<u8>>, bool)> {
+    let (low, high) = space(SYSTEM_TABLET, SPACE_META, META_COLLECTION);
+    let mut records = BTreeMap::new();
+    let gaps = collect(offline, newer, &low, &high, |key, value| {
+        records.insert(key.to_vec(), value.to_vec());
+        Ok(())
+    })?;
+    if !gaps.is_empty() {
+        let older = older(offline, &gaps)?;
+        older.each(&low, &high, |key, value| {
+            records.insert(key.to_vec(), value.to_vec());
+            Ok(())
+        })?;
+        println!("The catalog cannot be read in part: collections may be missing.");
+        *lost += 1;
+    }
+    Ok((records, !gaps.is_empty()))
 }
 
 /// Tablets that hold records and have no collection.

@@ -1,6 +1,7 @@
 //! `pando schema`: what the documents of a collection look like, as a table for people.
 
 use crate::client::ServerAddress;
+use crate::tool_words;
 use bson::{Doc, doc};
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -28,11 +29,8 @@ struct Options {
 
 /// Runs `pando schema …`; `args` are the words after `schema`.
 pub fn main(args: Vec<OsString>) -> ExitCode {
-    let words: Vec<String> = args
-        .iter()
-        .map(|a| a.to_string_lossy().into_owned())
-        .collect();
-    if words.iter().any(|w| w == "--help" || w == "-h") {
+    let words = tool_words::texts(&args);
+    if tool_words::ask_help(&words) {
         print!("{HELP}");
         return ExitCode::SUCCESS;
     }

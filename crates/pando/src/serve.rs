@@ -27,7 +27,7 @@ use crate::memory;
 use crate::options::{self, CommandLine};
 use crate::peers::{Peers, client_uri, quoted, tls_of_client};
 use crate::route;
-use crate::settings::{self, Launch};
+use crate::settings::{self, ServerLaunch};
 
 const BAD_OPTIONS: u8 = 2;
 const CANNOT_LISTEN: u8 = 48;
@@ -172,9 +172,9 @@ fn start(personality: Personality, args: &[OsString], routes: bool) -> Result<Ex
     }
 }
 
-fn run(launch: Launch, ready: Option<Ready>) -> Result<ExitCode, Failure> {
+fn run(launch: ServerLaunch, ready: Option<Ready>) -> Result<ExitCode, Failure> {
     let began = Instant::now();
-    let Launch {
+    let ServerLaunch {
         mut config,
         warnings,
         pid_file,
@@ -329,7 +329,7 @@ fn answer(
         tls: tls.clone(),
         ..Limits::default()
     };
-    let start = console::Start {
+    let start = console::ConsoleStart {
         config,
         listener: console,
         control: control.clone(),

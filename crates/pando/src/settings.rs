@@ -17,7 +17,7 @@ use crate::route;
 
 /// A configuration and what concerns the process alone.
 #[derive(Debug)]
-pub struct Launch {
+pub struct ServerLaunch {
     pub config: ServerConfig,
     pub fork: bool,
     pub pid_file: Option<PathBuf>,
@@ -32,7 +32,7 @@ pub fn launch(
     personality: Personality,
     options: &Options,
     argv: Vec<String>,
-) -> Result<Launch, String> {
+) -> Result<ServerLaunch, String> {
     let o = Reader(options);
     refuse(&o)?;
     let mongod = personality == Personality::Mongod;
@@ -105,7 +105,7 @@ pub fn launch(
         .map(absolute)
         .transpose()?;
     let warnings = warnings(options, handicap, config.durability);
-    Ok(Launch {
+    Ok(ServerLaunch {
         config,
         fork,
         pid_file,
@@ -810,7 +810,7 @@ mod tests {
     use super::*;
     use crate::options::{CommandLine, parse};
 
-    fn launched(personality: Personality, line: &str) -> Result<Launch, String> {
+    fn launched(personality: Personality, line: &str) -> Result<ServerLaunch, String> {
         let words: Vec<_> = line.split_whitespace().map(Into::into).collect();
         match parse(&words)? {
             CommandLine::Run { options, .. } => launch(personality, &options, Vec::new()),

@@ -4,7 +4,7 @@
 //! document.
 
 use crate::interval::Interval;
-use crate::plan::{Access, Bounds, IndexAccess, IndexInfo, NearAccess, Plan};
+use crate::plan::{Access, Bounds, Branch, IndexAccess, IndexInfo, NearAccess, Plan};
 use crate::predicate::clauses;
 use bson::hex_text::{Strings, in_hex};
 use bson::{DocBuf, Value, Writer, doc, tag};
@@ -13,6 +13,7 @@ use query::index_keys::{FieldKind, Geospatial, Multikey};
 use query::projection::Projection;
 use query::sort::SortPattern;
 use std::borrow::Cow;
+use std::sync::Arc;
 
 /// What beside the plan decides the stages.
 #[derive(Clone, Copy)]
@@ -338,7 +339,7 @@ fn has_one_exact_key(filter: &Filter) -> bool {
 }
 
 fn access(e: &Explain<'_>, a: &Access, residual: &Filter, covered: bool) -> PlanStage {
-    let fetch = |input: PlanStage| PlanStage::new("FETCH", filter_fields(residual)).over(input);
+    let fetch = |input: PlanStage| fetched(residual, input);
     match a {
         Access::Eof => PlanStage::new("EOF", doc! {}),
         Access::Records { reverse, .. } if a.is_scan() && e.plan.id_bounds.is_empty() => {
@@ -374,27 +375,7 @@ fn access(e: &Explain<'_>, a: &Access, residual: &Filter, covered: bool) -> Plan
             let scan = index_scan(e, i);
             if covered { scan } else { fetch(scan) }
         }
-        Access::Or(branches) => {
-            let bare = branches
-                .iter()
-                .all(|b| b.residual.is_trivial() && matches!(b.access, Access::Index(_)));
-            if bare {
-                let inputs = branches
-                    .iter()
-                    .filter_map(|b| match &b.access {
-                        Access::Index(i) => Some(index_scan(e, i)),
-                        _ => None,
-                    })
-                    .collect();
-                return fetch(PlanStage::new("OR", doc! {}).over_all(inputs));
-            }
-            let inputs = branches
-                .iter()
-                .map(|b| access(e, &b.access, &b.residual, false))
-                .collect();
-            let or = PlanStage::new("OR", doc! {}).over_all(inputs);
-            if residual.is_trivial() { or } else { fetch(or) }
-        }
+        Access::Or(branches) => union(e, branches, residual),
         Access::Near(n) => {
             let near = near_scan(e, n);
             if residual.is_trivial() {
@@ -405,24 +386,60 @@ fn access(e: &Explain<'_>, a: &Access, residual: &Filter, covered: bool) -> Plan
         }
         Access::Merge(branches, sort) => {
             let merge = PlanStage::new("SORT_MERGE", doc! { "sortPattern": sort.to_doc() });
-            if branches.iter().all(|b| b.residual.is_trivial()) {
-                let inputs = branches.iter().map(|b| index_scan(e, &b.access)).collect();
-                return fetch(merge.over_all(inputs));
-            }
-            let inputs = branches
-                .iter()
-                .map(|b| {
-                    let fetch = PlanStage::new("FETCH", filter_fields(&b.residual));
-                    fetch.over(index_scan(e, &b.access))
-                })
-                .collect();
-            let merge = merge.over_all(inputs);
-            if residual.is_trivial() {
-                merge
-            } else {
-                fetch(merge)
-            }
+            merged(e, merge, branches, residual)
         }
+    }
+}
+
+fn fetched(residual: &Filter, input: PlanStage) -> PlanStage {
+    PlanStage::new("FETCH", filter_fields(residual)).over(input)
+}
+
+/// The branches of an `$or`: of keys alone, if no branch tests documents.
+fn union(e: &Explain<'_>, branches: &[Branch<Access>], residual: &Filter) -> PlanStage {
+    let bare = branches
+        .iter()
+        .all(|b| b.residual.is_trivial() && matches!(b.access, Access::Index(_)));
+    if bare {
+        let scan = |b: &Branch<Access>| match &b.access {
+            Access::Index(i) => Some(index_scan(e, i)),
+            _ => None,
+        };
+        let inputs = branches.iter().filter_map(scan).collect();
+        return fetched(residual, PlanStage::new("OR", doc! {}).over_all(inputs));
+    }
+    let inputs = branches
+        .iter()
+        .map(|b| access(e, &b.access, &b.residual, false))
+        .collect();
+    let or = PlanStage::new("OR", doc! {}).over_all(inputs);
+    if residual.is_trivial() {
+        or
+    } else {
+        fetched(residual, or)
+    }
+}
+
+/// Parts of an index whose entries are merged in the order of a sort.
+fn merged(
+    e: &Explain<'_>,
+    merge: PlanStage,
+    branches: &[Branch<Arc<IndexAccess>>],
+    residual: &Filter,
+) -> PlanStage {
+    if branches.iter().all(|b| b.residual.is_trivial()) {
+        let inputs = branches.iter().map(|b| index_scan(e, &b.access)).collect();
+        return fetched(residual, merge.over_all(inputs));
+    }
+    let inputs = branches
+        .iter()
+        .map(|b| fetched(&b.residual, index_scan(e, &b.access)))
+        .collect();
+    let merge = merge.over_all(inputs);
+    if residual.is_trivial() {
+        merge
+    } else {
+        fetched(residual, merge)
     }
 }
 

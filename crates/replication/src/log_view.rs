@@ -14,7 +14,7 @@
 //! raft-rs takes term 0 for "there is no such entry". Elections begin at term 2.
 
 use crate::member::{MemberLog, OpTime};
-use crate::state_file::State;
+use crate::state_file::SavedState;
 use errors::Error;
 use protobuf::Message as _;
 use raft::eraftpb::{ConfChange, ConfChangeType, ConfState, Entry, EntryType, HardState, Snapshot};
@@ -164,7 +164,7 @@ pub(crate) struct LogView<L> {
 const READ_ENDS: usize = 16;
 
 impl<L: MemberLog> LogView<L> {
-    pub fn new(log: L, state: &State) -> LogView<L> {
+    pub fn new(log: L, state: &SavedState) -> LogView<L> {
         LogView {
             last: log.last_index(),
             log,

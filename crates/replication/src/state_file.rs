@@ -16,7 +16,7 @@ use std::path::Path;
 pub const NAME: &str = "replica-set.bson";
 
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct State {
+pub struct SavedState {
     /// The member's number in messages: `_id` + 1; 0 while it belongs to no set.
     pub id: u64,
     /// The voter that the set began with.
@@ -39,7 +39,7 @@ pub struct State {
     pub config: Option<Config>,
 }
 
-impl State {
+impl SavedState {
     fn to_doc(&self) -> DocBuf {
         let mut w = Writer::new();
         w.i64("id", self.id as i64)
@@ -79,17 +79,17 @@ impl State {
         w.finish()
     }
 
-    fn from_doc(d: Doc<'_>) -> Option<State> {
+    fn from_doc(d: Doc<'_>) -> Option<SavedState> {
         let number = |name: &str| Some(d.get(name)?.to_i64_exact()? as u64);
         let ids = |name: &str| {
             let array = d.get(name)?.as_array()?;
             let ids = array.values().map(|v| Some(v.to_i64_exact()? as u64));
             ids.collect::<Option<Vec<u64>>>()
         };
-        let mut state = State {
+        let mut state = SavedState {
             id: number("id")?,
             founder: number("founder")?,
-            ..State::default()
+            ..SavedState::default()
         };
         state.hard.term = number("term")?;
         state.hard.vote = number("vote")?;
@@ -111,7 +111,7 @@ impl State {
 }
 
 /// The state in the directory; `None` where there is none.
-pub fn load(dir: &Path) -> Fallible<Option<State>> {
+pub fn load(dir: &Path) -> Fallible<Option<SavedState>> {
     let path = dir.join(NAME);
     let damaged = || {
         err!(
@@ -123,7 +123,7 @@ pub fn load(dir: &Path) -> Fallible<Option<State>> {
     match std::fs::read(&path) {
         Ok(bytes) => {
             let doc = bson::validate(&bytes).map_err(|_| damaged())?;
-            State::from_doc(doc).map(Some).ok_or_else(damaged)
+            SavedState::from_doc(doc).map(Some).ok_or_else(damaged)
         }
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
         Err(e) => Err(unwritable(&path, &e)),
@@ -141,7 +141,7 @@ pub(crate) fn unwritable(path: &Path, e: &std::io::Error) -> errors::Error {
 }
 
 /// Writes the state, in place of the one before.
-pub fn save(dir: &Path, state: &State) -> Fallible<()> {
+pub fn save(dir: &Path, state: &SavedState) -> Fallible<()> {
     let path = dir.join(NAME);
     let beside = dir.join(format!("{NAME}.new"));
     let write = || {
@@ -162,9 +162,9 @@ mod tests {
     fn a_state_comes_back() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(load(dir.path()).unwrap(), None);
-        let mut state = State {
+        let mut state = SavedState {
             id: 3,
-            ..State::default()
+            ..SavedState::default()
         };
         (state.hard.term, state.hard.vote, state.hard.commit) = (7, 2, 99);
         state.base = Some((90, 6));

@@ -30,7 +30,7 @@ pub const MOST_HURRY: u32 = 7;
 
 /// The next step.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Ask {
+pub enum FollowRequest {
     /// What the log says behind the entry `after` of this `term`; without one, where it ends.
     Changes(Option<(i64, i64)>),
     /// These go at the recipients, and their newest states are put there: [`Follow::put`].
@@ -212,17 +212,17 @@ impl Follow {
     }
 
     /// `None`: the round, or the rounds, are done.
-    pub fn ask(&self) -> Option<Ask> {
+    pub fn ask(&self) -> Option<FollowRequest> {
         let part = |all: &[Touched]| all.iter().take(self.part).cloned().collect();
         match self.phase {
             Phase::Done => None,
-            Phase::Mark => Some(Ask::Changes(None)),
-            _ if !self.waiting.is_empty() => Some(Ask::Renew(part(&self.waiting))),
-            _ => Some(Ask::Changes(Some((self.after, self.term)))),
+            Phase::Mark => Some(FollowRequest::Changes(None)),
+            _ if !self.waiting.is_empty() => Some(FollowRequest::Renew(part(&self.waiting))),
+            _ => Some(FollowRequest::Changes(Some((self.after, self.term)))),
         }
     }
 
-    /// The answer to [`Ask::Changes`].
+    /// The answer to [`FollowRequest::Changes`].
     pub fn heard(&mut self, changes: Changes, now: Duration) -> Result<()> {
         (self.after, self.term) = (changes.up_to, changes.term);
         self.time = self.time.max(changes.time);
@@ -254,7 +254,7 @@ impl Follow {
         self.again.extend(refused);
     }
 
-    /// The answer to [`Ask::Renew`]: the ids that were not taken.
+    /// The answer to [`FollowRequest::Renew`]: the ids that were not taken.
     pub fn put(&mut self, refused: Vec<Value>, now: Duration) -> Result<()> {
         let done = self.waiting.len().min(self.part);
         self.waiting.drain(..done);
@@ -344,7 +344,7 @@ mod tests {
 
     fn begun() -> Follow {
         let mut follow = Follow::new();
-        assert_eq!(follow.ask(), Some(Ask::Changes(None)));
+        assert_eq!(follow.ask(), Some(FollowRequest::Changes(None)));
         follow.heard(changes(0, 7, 7), NOW).unwrap();
         assert_eq!((follow.ask(), follow.time()), (None, 7));
         follow
@@ -354,20 +354,20 @@ mod tests {
     fn a_round_goes_on_while_there_is_more() {
         let mut follow = begun();
         follow.come_near(NOW);
-        assert_eq!(follow.ask(), Some(Ask::Changes(Some((7, 1)))));
+        assert_eq!(follow.ask(), Some(FollowRequest::Changes(Some((7, 1)))));
         follow.heard(changes(1500, 9, 11), NOW).unwrap();
         for n in [1000, 500] {
-            let Some(Ask::Renew(part)) = follow.ask() else {
+            let Some(FollowRequest::Renew(part)) = follow.ask() else {
                 panic!("{:?}", follow.ask());
             };
             assert_eq!(part.len(), n);
             follow.put(Vec::new(), NOW).unwrap();
         }
-        assert_eq!(follow.ask(), Some(Ask::Changes(Some((9, 1)))));
+        assert_eq!(follow.ask(), Some(FollowRequest::Changes(Some((9, 1)))));
         // What was written since the round began is for the next one.
         follow.heard(changes(0, 11, 15), SHORT * 2).unwrap();
         // Many were touched, and it took long: another round.
-        assert_eq!(follow.ask(), Some(Ask::Changes(Some((11, 1)))));
+        assert_eq!(follow.ask(), Some(FollowRequest::Changes(Some((11, 1)))));
         follow.heard(changes(0, 15, 15), SHORT * 4).unwrap();
         assert_eq!(follow.ask(), None);
     }
@@ -381,10 +381,10 @@ mod tests {
         follow.heard(changes(600, 9, 9), NOW).unwrap();
         for n in [250, 250, 100] {
             assert!(follow.may_rest(NOW) && !follow.may_rest(PATIENCE));
-            assert!(matches!(follow.ask(), Some(Ask::Renew(part)) if part.len() == n));
+            assert!(matches!(follow.ask(), Some(FollowRequest::Renew(part)) if part.len() == n));
             follow.put(Vec::new(), SHORT * 2).unwrap();
         }
-        assert_eq!(follow.ask(), Some(Ask::Changes(Some((9, 1)))));
+        assert_eq!(follow.ask(), Some(FollowRequest::Changes(Some((9, 1)))));
         assert!(!follow.may_rest(NOW));
     }
 
@@ -405,7 +405,7 @@ mod tests {
         assert_eq!(follow.hurry(seconds(13.2)), 2);
         let round = |follow: &mut Follow, n: usize, at: f64| {
             follow.heard(changes(n, 9, 9), seconds(at)).unwrap();
-            while let Some(Ask::Renew(_)) = follow.ask() {
+            while let Some(FollowRequest::Renew(_)) = follow.ask() {
                 follow.put(Vec::new(), seconds(at)).unwrap();
             }
             follow.hurry(seconds(at))
@@ -440,9 +440,9 @@ mod tests {
         follow.copied(ids(3));
         follow.finish(NOW);
         follow.heard(changes(0, 8, 8), NOW).unwrap();
-        assert_eq!(follow.ask(), Some(Ask::Renew(unknown(3))));
+        assert_eq!(follow.ask(), Some(FollowRequest::Renew(unknown(3))));
         follow.put(ids(2), NOW).unwrap();
-        assert_eq!(follow.ask(), Some(Ask::Renew(unknown(2))));
+        assert_eq!(follow.ask(), Some(FollowRequest::Renew(unknown(2))));
         follow.put(ids(1), NOW).unwrap();
         let mut other = follow.clone();
         follow.put(Vec::new(), NOW).unwrap();
@@ -466,6 +466,9 @@ mod tests {
         };
         follow.heard(told, NOW).unwrap();
         let first = Touched::unknown(Value::from(0i64));
-        assert_eq!(follow.ask(), Some(Ask::Renew(vec![written, first])));
+        assert_eq!(
+            follow.ask(),
+            Some(FollowRequest::Renew(vec![written, first]))
+        );
     }
 }

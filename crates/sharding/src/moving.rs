@@ -49,7 +49,7 @@ impl DrainPatience {
 
 /// What the mover does, one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum MoveStep {
     TellDonor,
     TellRecipient,
     /// The collection and its indexes at the recipient.
@@ -70,19 +70,19 @@ pub enum Step {
     ChangeOwner,
 }
 
-const STEPS: [Step; 12] = [
-    Step::TellDonor,
-    Step::TellRecipient,
-    Step::MakeLike,
-    Step::Expect,
-    Step::Clear,
-    Step::Mark,
-    Step::Copy,
-    Step::CopyOutcomes,
-    Step::ComeNear,
-    Step::Fence,
-    Step::Finish,
-    Step::ChangeOwner,
+const STEPS: [MoveStep; 12] = [
+    MoveStep::TellDonor,
+    MoveStep::TellRecipient,
+    MoveStep::MakeLike,
+    MoveStep::Expect,
+    MoveStep::Clear,
+    MoveStep::Mark,
+    MoveStep::Copy,
+    MoveStep::CopyOutcomes,
+    MoveStep::ComeNear,
+    MoveStep::Fence,
+    MoveStep::Finish,
+    MoveStep::ChangeOwner,
 ];
 
 /// The mover's steps, from the recorded document until the owner has changed or a step fails. Either way
@@ -103,14 +103,14 @@ impl RangeMove {
     }
 
     /// The next step; `None` at the end. `now`: of any clock that does not stand.
-    pub fn step(&mut self, now: Duration) -> Result<Option<Step>> {
+    pub fn step(&mut self, now: Duration) -> Result<Option<MoveStep>> {
         let step = STEPS.get(self.at).copied();
         match step {
-            Some(Step::Fence) => self.fenced = Some(now),
-            Some(Step::ChangeOwner) if self.fenced.is_none() => {
+            Some(MoveStep::Fence) => self.fenced = Some(now),
+            Some(MoveStep::ChangeOwner) if self.fenced.is_none() => {
                 panic!("the owner changes behind a fence");
             }
-            Some(Step::ChangeOwner) if self.fence_stands(now) > FENCE => {
+            Some(MoveStep::ChangeOwner) if self.fence_stands(now) > FENCE => {
                 return Err(
                     err!(ExceededTimeLimit, "the last changes took too long to copy").into(),
                 );
@@ -148,7 +148,7 @@ impl RangeMove {
 
 /// The steps that end a decided move of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EndStep {
+pub enum EndMoveStep {
     /// Both sides hear what the metadata says.
     Tell,
     /// The fence goes, where it stands still.
@@ -159,11 +159,11 @@ pub enum EndStep {
 
 /// The steps, in this order; then the lock's holder removes the document of the pending move. A router
 /// without the lock only lets routers go on.
-pub fn ending(moved: bool, holds_lock: bool) -> &'static [EndStep] {
+pub fn ending(moved: bool, holds_lock: bool) -> &'static [EndMoveStep] {
     match (holds_lock, moved) {
-        (true, _) => &[EndStep::Tell, EndStep::Lift, EndStep::Clean],
-        (false, true) => &[EndStep::Tell],
-        (false, false) => &[EndStep::Lift],
+        (true, _) => &[EndMoveStep::Tell, EndMoveStep::Lift, EndMoveStep::Clean],
+        (false, true) => &[EndMoveStep::Tell],
+        (false, false) => &[EndMoveStep::Lift],
     }
 }
 
@@ -180,19 +180,19 @@ pub fn without_the_range<'s>(
 
 /// The state of a pending move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum MoveState {
     /// Not decided: it is rolled back first ([`rolled_back`]), and looked at again.
     Moving,
     Moved,
     RolledBack,
 }
 
-impl State {
-    pub fn parse(state: &str) -> State {
+impl MoveState {
+    pub fn parse(state: &str) -> MoveState {
         match state {
-            "moving" => State::Moving,
-            "moved" => State::Moved,
-            _ => State::RolledBack,
+            "moving" => MoveState::Moving,
+            "moved" => MoveState::Moved,
+            _ => MoveState::RolledBack,
         }
     }
 }

@@ -17,7 +17,7 @@ const MOST_ROUNDS: usize = 20;
 
 /// What the mover does, one after the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum PrimaryMoveStep {
     /// Which collections only the database says to be there: [`PrimaryMove::found`].
     Look,
     /// This collection says by itself where it is from now on, and moves like a range.
@@ -40,7 +40,7 @@ pub enum Step {
 /// it has to be ended then.
 #[derive(Clone, Debug)]
 pub struct PrimaryMove {
-    now: Option<Step>,
+    now: Option<PrimaryMoveStep>,
     /// Collections that are to be moved.
     waiting: Vec<String>,
     rounds: usize,
@@ -55,18 +55,18 @@ impl Default for PrimaryMove {
 impl PrimaryMove {
     pub fn new() -> PrimaryMove {
         PrimaryMove {
-            now: Some(Step::Look),
+            now: Some(PrimaryMoveStep::Look),
             waiting: Vec::new(),
             rounds: 0,
         }
     }
 
     /// The next step; `None` at the end.
-    pub fn step(&self) -> Option<Step> {
+    pub fn step(&self) -> Option<PrimaryMoveStep> {
         self.now.clone()
     }
 
-    /// What [`Step::Look`] and [`Step::LookAgain`] have found.
+    /// What [`PrimaryMoveStep::Look`] and [`PrimaryMoveStep::LookAgain`] have found.
     pub fn found(&mut self, collections: Vec<String>) {
         self.waiting = collections;
     }
@@ -75,24 +75,28 @@ impl PrimaryMove {
     pub fn done(&mut self) -> Result<()> {
         let next = match self.now.take() {
             None => panic!("a step that is done was begun"),
-            Some(Step::Look | Step::MoveCollection(_)) => match self.waiting.pop() {
-                Some(collection) => Step::MoveCollection(collection),
-                None => Step::MakeTracked,
-            },
-            Some(Step::MakeTracked) => Step::WriteDown,
-            Some(Step::WriteDown) => Step::Fence,
-            Some(Step::Fence) => Step::LookAgain,
-            Some(Step::LookAgain) if self.waiting.is_empty() => Step::MakeViews,
-            Some(Step::LookAgain) => Step::TakeBack,
-            Some(Step::MakeViews) => {
+            Some(PrimaryMoveStep::Look | PrimaryMoveStep::MoveCollection(_)) => {
+                match self.waiting.pop() {
+                    Some(collection) => PrimaryMoveStep::MoveCollection(collection),
+                    None => PrimaryMoveStep::MakeTracked,
+                }
+            }
+            Some(PrimaryMoveStep::MakeTracked) => PrimaryMoveStep::WriteDown,
+            Some(PrimaryMoveStep::WriteDown) => PrimaryMoveStep::Fence,
+            Some(PrimaryMoveStep::Fence) => PrimaryMoveStep::LookAgain,
+            Some(PrimaryMoveStep::LookAgain) if self.waiting.is_empty() => {
+                PrimaryMoveStep::MakeViews
+            }
+            Some(PrimaryMoveStep::LookAgain) => PrimaryMoveStep::TakeBack,
+            Some(PrimaryMoveStep::MakeViews) => {
                 assert!(
                     self.waiting.is_empty(),
                     "nothing is left that only the database says to be there"
                 );
-                Step::ChangePrimary
+                PrimaryMoveStep::ChangePrimary
             }
-            Some(Step::ChangePrimary) => return Ok(()),
-            Some(Step::TakeBack) => {
+            Some(PrimaryMoveStep::ChangePrimary) => return Ok(()),
+            Some(PrimaryMoveStep::TakeBack) => {
                 self.rounds += 1;
                 if self.rounds >= MOST_ROUNDS {
                     return Err(err!(
@@ -101,7 +105,7 @@ impl PrimaryMove {
                     )
                     .into());
                 }
-                Step::Look
+                PrimaryMoveStep::Look
             }
         };
         self.now = Some(next);
@@ -111,7 +115,7 @@ impl PrimaryMove {
 
 /// The steps that end a decided change of a database's primary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EndStep {
+pub enum EndPrimaryMoveStep {
     /// The shards hear what the metadata says.
     Tell,
     /// The fence goes, where it stands still.
@@ -122,11 +126,15 @@ pub enum EndStep {
 
 /// The steps, in this order; then the lock's holder removes the document of the pending move. A router
 /// without the lock only lets routers go on.
-pub fn ending(moved: bool, holds_lock: bool) -> &'static [EndStep] {
+pub fn ending(moved: bool, holds_lock: bool) -> &'static [EndPrimaryMoveStep] {
     match (holds_lock, moved) {
-        (true, _) => &[EndStep::Tell, EndStep::Lift, EndStep::ForgetViews],
-        (false, true) => &[EndStep::Tell],
-        (false, false) => &[EndStep::Lift],
+        (true, _) => &[
+            EndPrimaryMoveStep::Tell,
+            EndPrimaryMoveStep::Lift,
+            EndPrimaryMoveStep::ForgetViews,
+        ],
+        (false, true) => &[EndPrimaryMoveStep::Tell],
+        (false, false) => &[EndPrimaryMoveStep::Lift],
     }
 }
 
@@ -134,10 +142,10 @@ pub fn ending(moved: bool, holds_lock: bool) -> &'static [EndStep] {
 mod tests {
     use super::*;
 
-    fn run(found: &mut dyn FnMut(&Step) -> Vec<String>) -> Result<Vec<Step>> {
+    fn run(found: &mut dyn FnMut(&PrimaryMoveStep) -> Vec<String>) -> Result<Vec<PrimaryMoveStep>> {
         let (mut steps, mut did) = (PrimaryMove::new(), Vec::new());
         while let Some(step) = steps.step() {
-            if matches!(step, Step::Look | Step::LookAgain) {
+            if matches!(step, PrimaryMoveStep::Look | PrimaryMoveStep::LookAgain) {
                 steps.found(found(&step));
             }
             did.push(step);
@@ -156,20 +164,23 @@ mod tests {
         ];
         let did = run(&mut |_| looks.pop().unwrap()).unwrap();
         let round = [
-            Step::MakeTracked,
-            Step::WriteDown,
-            Step::Fence,
-            Step::LookAgain,
+            PrimaryMoveStep::MakeTracked,
+            PrimaryMoveStep::WriteDown,
+            PrimaryMoveStep::Fence,
+            PrimaryMoveStep::LookAgain,
         ];
-        let mut expected = vec![Step::Look, Step::MoveCollection("d.a".into())];
+        let mut expected = vec![
+            PrimaryMoveStep::Look,
+            PrimaryMoveStep::MoveCollection("d.a".into()),
+        ];
         expected.extend(round.clone());
         expected.extend([
-            Step::TakeBack,
-            Step::Look,
-            Step::MoveCollection("d.b".into()),
+            PrimaryMoveStep::TakeBack,
+            PrimaryMoveStep::Look,
+            PrimaryMoveStep::MoveCollection("d.b".into()),
         ]);
         expected.extend(round);
-        expected.extend([Step::MakeViews, Step::ChangePrimary]);
+        expected.extend([PrimaryMoveStep::MakeViews, PrimaryMoveStep::ChangePrimary]);
         assert_eq!(did, expected);
     }
 

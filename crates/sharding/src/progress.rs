@@ -9,7 +9,7 @@ use bson::{DocBuf, Value, Writer};
 use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Progress {
+pub struct CopyProgress {
     /// All documents were copied once: changes since then follow.
     pub catches_up: bool,
     /// Documents put at recipients, some more than once.
@@ -24,7 +24,7 @@ pub struct Progress {
     pub since: Duration,
 }
 
-impl Progress {
+impl CopyProgress {
     pub fn phase(&self) -> &'static str {
         if self.catches_up { "catchUp" } else { "copy" }
     }
@@ -84,14 +84,14 @@ mod tests {
     use super::*;
     use bson::Val;
 
-    fn copying() -> Progress {
-        Progress {
+    fn copying() -> CopyProgress {
+        CopyProgress {
             documents: 100,
             bytes: 5000,
             to_copy: Some((400, 20_000)),
             share: 0.25,
             since: Duration::from_secs(10),
-            ..Progress::default()
+            ..CopyProgress::default()
         }
     }
 
@@ -100,13 +100,13 @@ mod tests {
         let copy = copying();
         assert_eq!((copy.left(), copy.left_bytes()), (Some(300), Some(15_000)));
         assert_eq!(copy.remaining(), Some(Duration::from_secs(30)));
-        let touched = Progress {
+        let touched = CopyProgress {
             backlog: 50,
             ..copy
         };
         assert_eq!(touched.remaining(), Some(Duration::from_secs(35)));
         // All was copied once, and some of it again.
-        let later = Progress {
+        let later = CopyProgress {
             catches_up: true,
             documents: 500,
             backlog: 20,
@@ -115,7 +115,7 @@ mod tests {
         assert_eq!(later.left(), Some(20));
         assert_eq!(later.remaining(), Some(Duration::from_millis(400)));
         // More was copied than there was in the beginning.
-        let more = Progress {
+        let more = CopyProgress {
             documents: 500,
             ..copy
         };
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn what_is_not_known_is_not_said() {
-        let unknown = Progress {
+        let unknown = CopyProgress {
             to_copy: None,
             ..copying()
         };
@@ -137,7 +137,7 @@ mod tests {
             assert!(!told.as_doc().contains(name), "{name}");
         }
         assert_eq!(
-            Progress {
+            CopyProgress {
                 documents: 0,
                 ..copying()
             }

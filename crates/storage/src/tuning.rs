@@ -203,10 +203,34 @@ fn options(opts: &EngineOptions, encrypted: Option<Env>) -> TunedOptions {
     nonblocking_read::use_files(&o, encrypted, opts.syncs);
     o.create_if_missing(true);
     o.create_missing_column_families(true);
+    o.set_write_buffer_manager(&memtables);
+    hold_memtables(&mut o, memtable_bytes, memtable_count);
+    merge_files(&mut o, memtable_bytes, opts.background_jobs());
+    keep_files(&mut o, opts);
+
+    let mut others = o.clone();
+    others.set_block_based_table_factory(&table(opts, &block_cache, Family::Others));
+    o.set_block_based_table_factory(&table(opts, &block_cache, Family::Records));
+    o.set_memtable_whole_key_filtering(true);
+    o.set_memtable_prefix_bloom_ratio(0.02);
+    let mut ids = o.clone();
+    compress(&mut o, &mut ids, &mut others);
+    TunedOptions {
+        ids,
+        records: o,
+        others,
+        block_cache,
+        blocks_ghost: Arc::new(Ghost::new(cache_bytes / WINDOW, opts.block_bytes / 2)),
+        memtables,
+        memtable_bytes: memtable_bytes * memtable_count,
+    }
+}
+
+/// Writes, until they are flushed.
+fn hold_memtables(o: &mut rocksdb::Options, memtable_bytes: usize, memtable_count: usize) {
     // The engine writes no log of its own, so only the atomic flush keeps records and index entries
     // consistent.
     o.set_atomic_flush(true);
-    o.set_write_buffer_manager(&memtables);
     o.set_write_buffer_size(memtable_bytes);
     o.set_max_write_buffer_number(memtable_count as i32);
     // One group is written at a time. So the cheaper, non-concurrent insertion fits; it remembers
@@ -217,14 +241,17 @@ fn options(opts: &EngineOptions, encrypted: Option<Env>) -> TunedOptions {
     unsafe { ffi::rocksdb_options_set_avoid_flush_during_shutdown(o.as_raw_ptr(), 1) };
     // The thread that releases a snapshot must not delete files: it may be an event loop.
     o.set_avoid_unnecessary_blocking_io(true);
+}
 
+/// Flushes and merges, and what they hold writers to.
+fn merge_files(o: &mut rocksdb::Options, memtable_bytes: usize, background_jobs: i32) {
     o.set_level_compaction_dynamic_level_bytes(true);
     o.set_max_bytes_for_level_base((memtable_bytes * 8) as u64);
     o.set_target_file_size_base((memtable_bytes as u64 * 2).max(8 << 20));
     // Level -1 means plain LZ4 (a positive level selects its slow variant), and the fast mode of
     // Zstandard.
     o.set_compression_options(-14, -1, 0, 0);
-    o.set_max_background_jobs(opts.background_jobs());
+    o.set_max_background_jobs(background_jobs);
     o.set_bytes_per_sync(1 << 20);
     // Small writes, for the same reason as in the log (`oplog::file`).
     o.set_writable_file_max_buffer_size(32 << 10);
@@ -232,7 +259,10 @@ fn options(opts: &EngineOptions, encrypted: Option<Env>) -> TunedOptions {
     unsafe { ffi::rocksdb_options_set_delayed_write_rate(o.as_raw_ptr(), 16 << 20) };
     o.set_soft_pending_compaction_bytes_limit(256 << 30);
     o.set_hard_pending_compaction_bytes_limit(0);
+}
 
+/// Open files, direct reads, and the engine's own log.
+fn keep_files(o: &mut rocksdb::Options, opts: &EngineOptions) {
     o.set_max_open_files(opts.open_files.clamp(64, 4000) as i32);
     o.set_use_direct_reads(opts.direct_io);
     o.set_use_direct_io_for_flush_and_compaction(opts.direct_io);
@@ -242,39 +272,29 @@ fn options(opts: &EngineOptions, encrypted: Option<Env>) -> TunedOptions {
     o.set_keep_log_file_num(3);
     o.set_max_log_file_size(8 << 20);
     o.set_log_level(rocksdb::LogLevel::Warn);
+}
 
-    let mut others = o.clone();
-    others.set_block_based_table_factory(&table(opts, &block_cache, Family::Others));
-    o.set_block_based_table_factory(&table(opts, &block_cache, Family::Records));
-    o.set_memtable_whole_key_filtering(true);
-    o.set_memtable_prefix_bloom_ratio(0.02);
-    let mut ids = o.clone();
-    {
-        use rocksdb::DBCompressionType::{Lz4, None as Plain, Zstd};
-        // The first entry is level 0, the second the base level. Level 0 is merged within seconds,
-        // so compressing it does not pay. Zstandard begins where the data has outgrown two levels
-        // of LZ4. Before that it would cost time at every merge, and the space it saves is not
-        // short.
-        others.set_compression_per_level(&[Plain, Lz4, Lz4, Zstd, Zstd, Zstd, Zstd]);
-        // The same compression on all levels but level 0: RocksDB moves a file down unchanged only
-        // where the next level has the same compression. Files on level 0 overlap a little even
-        // with growing ids, because several clients generate ids within one second. So those files
-        // have to be merged once; after that, records with growing ids are not rewritten.
-        o.set_compression_per_level(&[Plain, Lz4]);
-        o.set_bottommost_compression_type(Lz4);
-        // Most ids here are hashes, which do not compress, and each merge rewrites them all.
-        ids.set_compression_type(Plain);
-        ids.set_bottommost_compression_type(Plain);
-    }
-    TunedOptions {
-        ids,
-        records: o,
-        others,
-        block_cache,
-        blocks_ghost: Arc::new(Ghost::new(cache_bytes / WINDOW, opts.block_bytes / 2)),
-        memtables,
-        memtable_bytes: memtable_bytes * memtable_count,
-    }
+/// Compression by level, for each family.
+fn compress(
+    records: &mut rocksdb::Options,
+    ids: &mut rocksdb::Options,
+    others: &mut rocksdb::Options,
+) {
+    use rocksdb::DBCompressionType::{Lz4, None as Plain, Zstd};
+    // The first entry is level 0, the second the base level. Level 0 is merged within seconds,
+    // so compressing it does not pay. Zstandard begins where the data has outgrown two levels
+    // of LZ4. Before that it would cost time at every merge, and the space it saves is not
+    // short.
+    others.set_compression_per_level(&[Plain, Lz4, Lz4, Zstd, Zstd, Zstd, Zstd]);
+    // The same compression on all levels but level 0: RocksDB moves a file down unchanged only
+    // where the next level has the same compression. Files on level 0 overlap a little even
+    // with growing ids, because several clients generate ids within one second. So those files
+    // have to be merged once; after that, records with growing ids are not rewritten.
+    records.set_compression_per_level(&[Plain, Lz4]);
+    records.set_bottommost_compression_type(Lz4);
+    // Most ids here are hashes, which do not compress, and each merge rewrites them all.
+    ids.set_compression_type(Plain);
+    ids.set_bottommost_compression_type(Plain);
 }
 
 fn table(

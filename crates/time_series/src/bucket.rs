@@ -18,7 +18,7 @@
 //! of one device's hour reads one range, and no index. Times that a bucket holds are not before
 //! `_id.t`, and not later than that plus the collection's span.
 
-use crate::columns::{self, Bytes, Piece, put_varint};
+use crate::columns::{self, Bytes, ValuePlace, put_varint};
 use crate::measured;
 use crate::{MAX_BYTES, MAX_ROWS, PACKED_ROWS, TimeSeriesOptions};
 use bson::{Doc, DocBuf, ObjectId, Val, Writer, tag};
@@ -351,7 +351,7 @@ enum Held {
 struct Table {
     names: Vec<String>,
     /// `None`: not wanted.
-    columns: Vec<Option<Vec<Piece>>>,
+    columns: Vec<Option<Vec<ValuePlace>>>,
     arena: Vec<u8>,
     shapes: Vec<Vec<usize>>,
     /// The shape of each run of rows, and how many of the run are left.

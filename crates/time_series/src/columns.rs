@@ -19,7 +19,7 @@ use bson::{Val, tag};
 
 /// A value's type and place in the arena of its column.
 #[derive(Clone, Copy, Debug)]
-pub struct Piece {
+pub struct ValuePlace {
     pub tag: u8,
     pub start: u32,
     pub end: u32,
@@ -199,7 +199,7 @@ fn object_ids(run: &[Val<'_>], out: &mut Vec<u8>) {
 }
 
 /// The `n` values of a column; `arena` takes their bytes.
-pub fn decode(bytes: &[u8], n: usize, arena: &mut Vec<u8>) -> Option<Vec<Piece>> {
+pub fn decode(bytes: &[u8], n: usize, arena: &mut Vec<u8>) -> Option<Vec<ValuePlace>> {
     let mut b = Bytes(bytes);
     let mut pieces = Vec::with_capacity(n.min(bytes.len().saturating_mul(64)));
     while pieces.len() < n {
@@ -213,19 +213,35 @@ pub fn decode(bytes: &[u8], n: usize, arena: &mut Vec<u8>) -> Option<Vec<Piece>>
     b.0.is_empty().then_some(pieces)
 }
 
+/// Values that are decoded: their bytes in the arena, and their places there.
+struct Decoded<'a> {
+    tag: u8,
+    arena: &'a mut Vec<u8>,
+    places: &'a mut Vec<ValuePlace>,
+}
+
+impl Decoded<'_> {
+    fn push(&mut self, bytes: &[u8]) -> Option<ValuePlace> {
+        let start = u32::try_from(self.arena.len()).ok()?;
+        self.arena.extend_from_slice(bytes);
+        let end = u32::try_from(self.arena.len()).ok()?;
+        let tag = self.tag;
+        self.places.push(ValuePlace { tag, start, end });
+        self.places.last().copied()
+    }
+}
+
 fn decode_run(
     t: u8,
     run: usize,
     b: &mut Bytes<'_>,
     arena: &mut Vec<u8>,
-    pieces: &mut Vec<Piece>,
+    places: &mut Vec<ValuePlace>,
 ) -> Option<()> {
-    let mut push = |arena: &mut Vec<u8>, bytes: &[u8]| -> Option<()> {
-        let start = u32::try_from(arena.len()).ok()?;
-        arena.extend_from_slice(bytes);
-        let end = u32::try_from(arena.len()).ok()?;
-        pieces.push(Piece { tag: t, start, end });
-        Some(())
+    let mut out = Decoded {
+        tag: t,
+        arena,
+        places,
     };
     match t {
         tag::DATE | tag::INT64 | tag::INT32 => {
@@ -237,63 +253,64 @@ fn decode_run(
                     step = difference;
                 }
                 match t {
-                    tag::INT32 => push(arena, &i32::try_from(last).ok()?.to_le_bytes())?,
-                    _ => push(arena, &last.to_le_bytes())?,
-                }
+                    tag::INT32 => out.push(&i32::try_from(last).ok()?.to_le_bytes())?,
+                    _ => out.push(&last.to_le_bytes())?,
+                };
             }
         }
-        tag::DOUBLE => match b.byte()? {
-            BITS => {
-                let mut last = 0u64;
-                for _ in 0..run {
-                    let n = usize::from(b.byte()?);
-                    let mut differs = [0; 8];
-                    differs.get_mut(..n)?.copy_from_slice(b.take(n)?);
-                    last ^= u64::from_be_bytes(differs);
-                    push(arena, &last.to_le_bytes())?;
-                }
-            }
-            places if places <= PLACES => {
-                let (mut last, power) = (0i64, 10f64.powi(i32::from(places)));
-                for _ in 0..run {
-                    last = last.wrapping_add(unzigzag(b.varint()?));
-                    push(arena, &(last as f64 / power).to_le_bytes())?;
-                }
-            }
-            _ => return None,
-        },
-        tag::OBJECT_ID => {
-            let mut before = (0i64, [0u8; 5], 0i64);
-            for _ in 0..run {
-                let first = b.varint()?;
-                before.0 = before.0.wrapping_add(unzigzag(first >> 1));
-                if first & 1 == 1 {
-                    before.1 = b.take(5)?.try_into().ok()?;
-                }
-                before.2 = before.2.wrapping_add(unzigzag(b.varint()?));
-                let mut id = [0; 12];
-                id[..4].copy_from_slice(&(before.0 as u32).to_be_bytes());
-                id[4..9].copy_from_slice(&before.1);
-                id[9..].copy_from_slice(&(before.2 as u32).to_be_bytes()[1..]);
-                push(arena, &id)?;
-            }
-        }
+        tag::DOUBLE => decode_doubles(run, b, &mut out)?,
+        tag::OBJECT_ID => decode_object_ids(run, b, &mut out)?,
         _ => {
-            let mut last: Option<Piece> = None;
+            let mut last: Option<ValuePlace> = None;
             for _ in 0..run {
                 match b.len()? {
-                    0 => pieces.push(last?),
-                    n => {
-                        let start = u32::try_from(arena.len()).ok()?;
-                        arena.extend_from_slice(b.take(n - 1)?);
-                        let end = u32::try_from(arena.len()).ok()?;
-                        let piece = Piece { tag: t, start, end };
-                        pieces.push(piece);
-                        last = Some(piece);
-                    }
+                    0 => out.places.push(last?),
+                    n => last = Some(out.push(b.take(n - 1)?)?),
                 }
             }
         }
+    }
+    Some(())
+}
+
+fn decode_doubles(run: usize, b: &mut Bytes<'_>, out: &mut Decoded<'_>) -> Option<()> {
+    match b.byte()? {
+        BITS => {
+            let mut last = 0u64;
+            for _ in 0..run {
+                let n = usize::from(b.byte()?);
+                let mut differs = [0; 8];
+                differs.get_mut(..n)?.copy_from_slice(b.take(n)?);
+                last ^= u64::from_be_bytes(differs);
+                out.push(&last.to_le_bytes())?;
+            }
+        }
+        places if places <= PLACES => {
+            let (mut last, power) = (0i64, 10f64.powi(i32::from(places)));
+            for _ in 0..run {
+                last = last.wrapping_add(unzigzag(b.varint()?));
+                out.push(&(last as f64 / power).to_le_bytes())?;
+            }
+        }
+        _ => return None,
+    }
+    Some(())
+}
+
+fn decode_object_ids(run: usize, b: &mut Bytes<'_>, out: &mut Decoded<'_>) -> Option<()> {
+    let mut before = (0i64, [0u8; 5], 0i64);
+    for _ in 0..run {
+        let first = b.varint()?;
+        before.0 = before.0.wrapping_add(unzigzag(first >> 1));
+        if first & 1 == 1 {
+            before.1 = b.take(5)?.try_into().ok()?;
+        }
+        before.2 = before.2.wrapping_add(unzigzag(b.varint()?));
+        let mut id = [0; 12];
+        id[..4].copy_from_slice(&(before.0 as u32).to_be_bytes());
+        id[4..9].copy_from_slice(&before.1);
+        id[9..].copy_from_slice(&(before.2 as u32).to_be_bytes()[1..]);
+        out.push(&id)?;
     }
     Some(())
 }

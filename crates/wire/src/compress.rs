@@ -239,6 +239,27 @@ impl Codec {
         if with == Compressor::Noop || payload.len() < WORTH_COMPRESSING_BYTES {
             return Ok(());
         }
+        if !self.compress_to_scratch(payload, with)?
+            || self.scratch.len() + PREFIX_BYTES >= payload.len()
+        {
+            return Ok(());
+        }
+        let size = payload.len() as u32;
+        out.truncate(start);
+        begin(out, header.request_id, header.response_to, op::COMPRESSED);
+        out.extend_from_slice(&header.op_code.to_le_bytes());
+        out.extend_from_slice(&size.to_le_bytes());
+        out.push(with as u8);
+        out.extend_from_slice(&self.scratch);
+        end(out, start);
+        if self.scratch.capacity() > 1 << 20 {
+            self.scratch = Vec::new();
+        }
+        Ok(())
+    }
+
+    /// Says whether `scratch` has all of it: content that takes more room than before is given up.
+    fn compress_to_scratch(&mut self, payload: &[u8], with: Compressor) -> Result<bool, Error> {
         let fail =
             |e: &dyn std::fmt::Display| Error::internal(format!("cannot compress a message: {e}"));
         self.scratch.clear();
@@ -265,7 +286,7 @@ impl Codec {
                     .compress_vec(payload, &mut self.scratch, FlushCompress::Finish)
                     .map_err(|e| fail(&e))?;
                 if status != Status::StreamEnd {
-                    return Ok(());
+                    return Ok(false);
                 }
             }
             Compressor::Zstd => {
@@ -283,20 +304,6 @@ impl Codec {
                 self.scratch.truncate(n);
             }
         }
-        if self.scratch.len() + PREFIX_BYTES >= payload.len() {
-            return Ok(());
-        }
-        let size = payload.len() as u32;
-        out.truncate(start);
-        begin(out, header.request_id, header.response_to, op::COMPRESSED);
-        out.extend_from_slice(&header.op_code.to_le_bytes());
-        out.extend_from_slice(&size.to_le_bytes());
-        out.push(with as u8);
-        out.extend_from_slice(&self.scratch);
-        end(out, start);
-        if self.scratch.capacity() > 1 << 20 {
-            self.scratch = Vec::new();
-        }
-        Ok(())
+        Ok(true)
     }
 }

@@ -25,7 +25,7 @@ const LOOK: u64 = 64;
 pub type Bound = Vec<u8>;
 
 /// Where a batch is cut.
-pub struct Limits {
+pub struct BatchLimits {
     pub count: u64,
     pub bytes: u64,
     pub until: Instant,
@@ -40,7 +40,7 @@ pub struct BatchRange<'a> {
     /// Included; `None`: to the end.
     pub to: Option<&'a [u8]>,
     /// Of the primary, which says where the batch ends.
-    pub limits: Option<&'a Limits>,
+    pub limits: Option<&'a BatchLimits>,
 }
 
 /// Something wrong: MongoDB's sentence, and what it is about.
@@ -50,7 +50,7 @@ pub struct Inconsistency {
 }
 
 #[derive(Default)]
-pub struct Found {
+pub struct BatchContents {
     pub digest: String,
     pub count: u64,
     pub bytes: u64,
@@ -61,7 +61,7 @@ pub struct Found {
     pub wrong: Vec<Inconsistency>,
 }
 
-impl Found {
+impl BatchContents {
     fn wrong(&mut self, message: &'static str, context: impl FnOnce() -> DocBuf) {
         if self.wrong.len() < MOST_WRONG {
             let context = context();
@@ -69,9 +69,9 @@ impl Found {
         }
     }
 
-    fn is_full(&self, limits: Option<&Limits>) -> bool {
-        let late = |l: &Limits| self.count.is_multiple_of(LOOK) && Instant::now() >= l.until;
-        let full = |l: &Limits| self.count >= l.count || self.bytes >= l.bytes || late(l);
+    fn is_full(&self, limits: Option<&BatchLimits>) -> bool {
+        let late = |l: &BatchLimits| self.count.is_multiple_of(LOOK) && Instant::now() >= l.until;
+        let full = |l: &BatchLimits| self.count >= l.count || self.bytes >= l.bytes || late(l);
         // A batch of nothing would not come on.
         self.count > 0 && limits.is_some_and(full)
     }
@@ -82,21 +82,15 @@ fn id_of(bound: Option<&[u8]>) -> Option<bson::Val<'_>> {
 }
 
 /// Reads documents; with `indexes`, looks for the entries that each must have there.
-pub fn documents(op: &mut OpCtx<'_>, range: &BatchRange<'_>, with_indexes: bool) -> Result<Found> {
-    let indexes: Vec<Arc<Index>> = match with_indexes {
-        true => range
-            .coll
-            .indexes
-            .iter()
-            .filter(|i| i.state == IndexState::Ready)
-            .cloned()
-            .collect(),
-        false => Vec::new(),
-    };
-    let (all, by_id) = (
-        Filter::all(),
-        SortPattern::parse(doc! { "_id": 1 }.as_doc())?,
-    );
+pub fn documents(
+    op: &mut OpCtx<'_>,
+    range: &BatchRange<'_>,
+    with_indexes: bool,
+) -> Result<BatchContents> {
+    let usable = |i: &&Arc<Index>| with_indexes && i.state == IndexState::Ready;
+    let indexes: Vec<Arc<Index>> = range.coll.indexes.iter().filter(usable).cloned().collect();
+    let all = Filter::all();
+    let by_id = SortPattern::parse(doc! { "_id": 1 }.as_doc())?;
     let read = ReadRequest {
         sort: Some(&by_id),
         min: range.from.and_then(Doc::new),
@@ -105,7 +99,8 @@ pub fn documents(op: &mut OpCtx<'_>, range: &BatchRange<'_>, with_indexes: bool)
     };
     let (from, to) = (id_of(range.from), id_of(range.to));
     let mut rows = RecordStream::open(op, range.view.clone(), range.coll.clone(), &read)?;
-    let (mut found, mut sum, mut keys) = (Found::default(), md5::Context::new(), KeySet::new());
+    let (mut found, mut sum, mut keys) =
+        (BatchContents::default(), md5::Context::new(), KeySet::new());
     found.ended = loop {
         match rows.next(op) {
             Ok(true) => {}
@@ -198,7 +193,7 @@ pub fn entries(
     range: &BatchRange<'_>,
     name: &str,
     looks_up: bool,
-) -> Result<Found> {
+) -> Result<BatchContents> {
     let index = range
         .coll
         .indexes
@@ -210,7 +205,8 @@ pub fn entries(
     let end = keyspace::prefix_end(&index.prefix);
     let begin = [&index.prefix[..], range.from.unwrap_or_default()].concat();
     let mut scan = range.view.scan(&begin, &end, Direction::Forward);
-    let (mut found, mut sum, mut keys) = (Found::default(), md5::Context::new(), KeySet::new());
+    let (mut found, mut sum, mut keys) =
+        (BatchContents::default(), md5::Context::new(), KeySet::new());
     found.ended = loop {
         if !scan.next()? {
             break true;

@@ -7,9 +7,9 @@
 //! {pandoCheckBatch: "done", batchId: <UUID>}
 //! ```
 
-use super::job::{self, Kind, Run};
+use super::job::{self, DbCheckKind, Run};
 use crate::request::{CommandContext, Done, concern};
-use bson::{Doc, Elem, Writer};
+use bson::{Doc, DocBuf, Elem, Writer};
 use catalog::Collection;
 use errors::{Error, Result, bail};
 use front::idl;
@@ -115,15 +115,33 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     Ok(Done::Reply)
 }
 
-fn of_collection(cx: &mut CommandContext<'_, '_>, name: &str) -> Result<Run> {
-    let a = Arguments::parse(AT, cx.args.fields.iter().copied())?;
-    let mode = a.mode.unwrap_or(MODES[0]);
+impl Arguments<'_> {
+    fn of_secondary_index(&self, mode: &str) -> DocBuf {
+        let mut w = Writer::new();
+        w.str("validateMode", mode)
+            .str("secondaryIndex", self.index.unwrap_or(""))
+            .bool("skipLookupForExtraKeys", self.skips_lookup)
+            .str("bsonValidateMode", self.bson_mode.unwrap_or(BSON_MODES[0]));
+        w.finish()
+    }
+
+    fn append_limits(&self, w: &mut Writer) {
+        let (documents, time) = (self.docs_of_batch, self.time_of_batch);
+        w.i64("maxDocsPerBatch", documents.unwrap_or(DOCS_OF_BATCH))
+            .i64("maxBatchTimeMillis", time.unwrap_or(TIME_OF_BATCH))
+            .i64("maxCount", self.most_docs.unwrap_or(i64::MAX))
+            .i64("maxSize", self.most_bytes.unwrap_or(i64::MAX));
+    }
+}
+
+/// Whether the other arguments go with the mode.
+fn check_mode(mode: &str, a: &Arguments<'_>) -> Result<()> {
     match (mode, a.index) {
         ("extraIndexKeysCheck", None) => bail!(
             InvalidOptions,
             "When validateMode is set to extraIndexKeysCheck, the secondaryIndex parameter must be set."
         ),
-        ("extraIndexKeysCheck", Some(_)) => {}
+        ("extraIndexKeysCheck", Some(_)) => Ok(()),
         (_, Some(_)) => bail!(
             InvalidOptions,
             "When validateMode is set to dataConsistency or dataConsistencyAndMissingIndexKeysCheck, the secondaryIndex parameter cannot be set."
@@ -132,10 +150,13 @@ fn of_collection(cx: &mut CommandContext<'_, '_>, name: &str) -> Result<Run> {
             InvalidOptions,
             "When validateMode is set to dataConsistency or dataConsistencyAndMissingIndexKeysCheck, the skipLookupForExtraKeys parameter cannot be set."
         ),
-        _ => {}
+        _ => Ok(()),
     }
-    let ns = format!("{}.{name}", cx.args.db);
-    let Some(coll) = cx.app.engine.catalog.get(&ns) else {
+}
+
+/// The collection, if members have it in common.
+fn checkable(cx: &CommandContext<'_, '_>, name: &str, ns: &str) -> Result<Arc<Collection>> {
+    let Some(coll) = cx.app.engine.catalog.get(ns) else {
         bail!(NamespaceNotFound, "Collection {name} not found");
     };
     if coll.is_view() {
@@ -148,16 +169,19 @@ fn of_collection(cx: &mut CommandContext<'_, '_>, name: &str) -> Result<Run> {
         let why = format!("Cannot run dbCheck on {ns} because it is not replicated");
         return Err(Error::coded(40619, why).into());
     }
+    Ok(coll)
+}
+
+fn of_collection(cx: &mut CommandContext<'_, '_>, name: &str) -> Result<Run> {
+    let a = Arguments::parse(AT, cx.args.fields.iter().copied())?;
+    let mode = a.mode.unwrap_or(MODES[0]);
+    check_mode(mode, &a)?;
+    let ns = format!("{}.{name}", cx.args.db);
+    let coll = checkable(cx, name, &ns)?;
     if a.snapshot == Some(false) {
         bail!(6_769_500, "dbCheck no longer supports snapshotRead:false");
     }
-    let mut parameters = Writer::new();
-    parameters
-        .str("validateMode", mode)
-        .str("secondaryIndex", a.index.unwrap_or(""))
-        .bool("skipLookupForExtraKeys", a.skips_lookup)
-        .str("bsonValidateMode", a.bson_mode.unwrap_or(BSON_MODES[0]));
-    let parameters = parameters.finish();
+    let parameters = a.of_secondary_index(mode);
     // An index's entries lie in the order of their keys, which a client cannot write: they are read whole.
     let bound = |d: Option<Doc<'_>>, open: bson::Val<'_>| {
         let given = d
@@ -173,22 +197,16 @@ fn of_collection(cx: &mut CommandContext<'_, '_>, name: &str) -> Result<Run> {
     description
         .str("dbcheck", &ns)
         .binary("uuid", 4, &coll.uuid)
-        .doc("secondaryIndexCheckParameters", parameters.as_doc())
-        .doc(
-            "start",
-            job::shown(from.as_deref(), a.index, false).as_doc(),
-        )
-        .doc("end", job::shown(to.as_deref(), a.index, true).as_doc())
-        .i64("maxDocsPerBatch", a.docs_of_batch.unwrap_or(DOCS_OF_BATCH))
-        .i64(
-            "maxBatchTimeMillis",
-            a.time_of_batch.unwrap_or(TIME_OF_BATCH),
-        )
-        .i64("maxCount", a.most_docs.unwrap_or(i64::MAX))
-        .i64("maxSize", a.most_bytes.unwrap_or(i64::MAX));
+        .doc("secondaryIndexCheckParameters", parameters.as_doc());
+    let start = job::shown(from.as_deref(), a.index, false);
+    let end = job::shown(to.as_deref(), a.index, true);
+    description
+        .doc("start", start.as_doc())
+        .doc("end", end.as_doc());
+    a.append_limits(&mut description);
     Ok(Run {
         targets: vec![(ns, coll.uuid)],
-        kind: Kind {
+        kind: DbCheckKind {
             // Where documents lie under their `_id`, they are its index.
             index: a
                 .index
@@ -239,7 +257,7 @@ fn of_database(cx: &mut CommandContext<'_, '_>) -> Result<Run> {
     let checked = all.iter().filter(|c| !c.is_view() && is_replicated(c));
     Ok(Run {
         targets: checked.map(|c| (c.ns.to_string(), c.uuid)).collect(),
-        kind: Kind::default(),
+        kind: DbCheckKind::default(),
         from: None,
         to: None,
         most_docs: u64::MAX,

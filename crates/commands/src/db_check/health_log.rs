@@ -2,7 +2,7 @@
 //! found itself.
 
 use super::DbChecks;
-use super::batch::{Found, Inconsistency};
+use super::batch::{BatchContents, Inconsistency};
 use bson::{Doc, DocBuf, ObjectId, Writer, doc};
 use errors::{Error, Result};
 use executor::OpCtx;
@@ -88,7 +88,7 @@ impl HealthLogSubject<'_> {
     }
 
     /// A batch as a member found it, and whether it is what the primary found.
-    pub fn batch(&self, found: &Found, of: &BatchEntry<'_>) -> (DocBuf, bool) {
+    pub fn batch(&self, found: &BatchContents, of: &BatchEntry<'_>) -> (DocBuf, bool) {
         let same = found.digest == of.expected;
         let mut w = Writer::new();
         w.binary("batchId", 4, of.name)
@@ -149,9 +149,9 @@ mod tests {
     fn a_batch_that_is_not_the_primarys_is_an_error() {
         let (uuid, found) = (
             [1; 16],
-            Found {
+            BatchContents {
                 digest: "b".into(),
-                ..Found::default()
+                ..BatchContents::default()
             },
         );
         let about = HealthLogSubject {

@@ -1,6 +1,6 @@
 //! The runs of a check on the primary, one after the other.
 
-use super::batch::{self, BatchRange, Bound, Found, Limits};
+use super::batch::{self, BatchContents, BatchLimits, BatchRange, Bound};
 use super::health_log::{BatchEntry, HealthLogSubject};
 use super::{DbChecks, LOOK, MOST_RESULTS, MOST_STATES, Marked, Outcome};
 use crate::monitoring::operations::Registered;
@@ -24,7 +24,7 @@ const LONGEST_CONCERN: Duration = Duration::from_secs(3600);
 
 /// What is read of a collection.
 #[derive(Clone, Debug, Default)]
-pub struct Kind {
+pub struct DbCheckKind {
     /// Entries of this index, not documents.
     pub index: Option<String>,
     pub looks_up: bool,
@@ -35,7 +35,7 @@ pub struct Kind {
 #[derive(Clone, Debug)]
 pub struct Run {
     pub targets: Vec<(String, Uuid)>,
-    pub kind: Kind,
+    pub kind: DbCheckKind,
     pub from: Option<Bound>,
     pub to: Option<Bound>,
     pub most_docs: u64,
@@ -105,7 +105,7 @@ struct Progress {
 
 impl Progress {
     /// A batch was read.
-    fn passed(&mut self, name: Uuid, found: &Found) {
+    fn passed(&mut self, name: Uuid, found: &BatchContents) {
         self.docs += found.count;
         self.bytes += found.bytes;
         self.names.push(name);
@@ -132,7 +132,7 @@ impl Batch {
         run: &Run,
         marked: &Marked,
         about: &HealthLogSubject<'_>,
-        found: &Found,
+        found: &BatchContents,
     ) -> Vec<DocBuf> {
         let mut entries: Vec<DocBuf> = found.wrong.iter().map(|w| about.wrong(w)).collect();
         if self.logs {
@@ -151,7 +151,7 @@ impl Batch {
     }
 
     /// What the other members are told, to read the same.
-    fn to_doc(&self, run: &Run, (ns, uuid): (&str, &Uuid), found: &Found) -> DocBuf {
+    fn to_doc(&self, run: &Run, (ns, uuid): (&str, &Uuid), found: &BatchContents) -> DocBuf {
         let mut w = Writer::new();
         w.str("ns", ns)
             .binary("uuid", 4, uuid)
@@ -290,7 +290,7 @@ impl DbChecks {
         about: &HealthLogSubject<'_>,
         operation: &Registered,
         progress: &mut Progress,
-    ) -> Result<(Found, u64)> {
+    ) -> Result<(BatchContents, u64)> {
         let marked = self.mark()?;
         let read = self.read(run, target, &marked, operation, progress);
         let (found, is_capped) = read.inspect_err(|_| self.forget(&marked.name))?;
@@ -332,7 +332,7 @@ impl DbChecks {
         marked: &Marked,
         operation: &Registered,
         progress: &Progress,
-    ) -> Result<(Found, bool)> {
+    ) -> Result<(BatchContents, bool)> {
         let Some(coll) = marked.collection(ns, uuid) else {
             bail!(
                 NamespaceNotFound,
@@ -341,7 +341,7 @@ impl DbChecks {
         };
         let mut op = OpCtx::worker(&self.engine);
         op.killed = Some(&operation.operation.killed);
-        let limits = Limits {
+        let limits = BatchLimits {
             count: run.docs_of_batch.min(run.most_docs - progress.docs),
             bytes: run.most_bytes - progress.bytes,
             until: Instant::now() + run.time_of_batch,

@@ -1,7 +1,7 @@
 //! What a secondary does with the states of the primary's marks: reads the same range in them as the
 //! primary has, and notes in its health log what it found.
 
-use super::batch::{self, BatchRange, Found};
+use super::batch::{self, BatchContents, BatchRange};
 use super::health_log::{BatchEntry, HealthLogSubject};
 use super::{DbChecks, LONGEST_STATE, LOOK, Marked, job};
 use bson::{Doc, DocBuf, Writer, doc};
@@ -170,7 +170,7 @@ impl DbChecks {
             to: batch.to,
             limits: None,
         };
-        let found: Found = match batch.index {
+        let found: BatchContents = match batch.index {
             Some(index) => batch::entries(&mut op, &range, index, batch.looks_up)?,
             None => batch::documents(&mut op, &range, batch.with_indexes)?,
         };

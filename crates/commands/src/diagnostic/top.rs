@@ -1,6 +1,6 @@
 //! `top`: where time went, by collection.
 
-use crate::monitoring::latency::Class;
+use crate::monitoring::latency::LatencyClass;
 use crate::monitoring::metrics::{OperationKind, Usage};
 use crate::request::{CommandContext, Done};
 use errors::Result;
@@ -16,7 +16,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
             micros: a.micros + u.micros,
             count: a.count + u.count,
         });
-        let writes = &row.latencies[Class::Writes as usize];
+        let writes = &row.latencies[LatencyClass::Writes as usize];
         let writes = Usage {
             micros: writes.micros,
             count: writes.ops,

@@ -3,10 +3,10 @@
 use crate::Commands;
 use crate::monitoring::command_counts;
 use crate::monitoring::latency::class_of;
-use crate::monitoring::metrics::{OperationKind, Top, Usage, Work, kind_of};
+use crate::monitoring::metrics::{DocumentWork, OperationKind, Top, Usage, kind_of};
 use crate::profiler::Observed;
 use crate::request::Call;
-use crate::security::audit::Ended;
+use crate::security::audit::EndedCommand;
 use bson::{Doc, DocBuf};
 use errors::Error;
 use executor::Examined;
@@ -27,7 +27,7 @@ pub(crate) struct Account<'a, 'r> {
     /// The duration, without the time spent waiting for other operations.
     pub elapsed: Duration,
     pub statements: u64,
-    pub work: Work,
+    pub work: DocumentWork,
     /// By collection, of a command on several.
     pub spent: Vec<(String, OperationKind, Usage)>,
     pub plan: Option<Arc<Plan>>,
@@ -46,7 +46,7 @@ impl Commands {
     pub(crate) fn account(&self, call: &Call<'_, '_>, top: &Mutex<Top>, account: Account<'_, '_>) {
         self.samplers.see(call.request);
         if let Some(audit) = &self.security.audit {
-            audit.observe(&Ended {
+            audit.observe(&EndedCommand {
                 client: call.client,
                 command: call.command.name,
                 db: account.args.db,

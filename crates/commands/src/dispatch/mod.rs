@@ -217,13 +217,7 @@ impl Commands {
         left: &mut Left,
     ) -> Result<Outcome> {
         let start = out.len();
-        let mut args = Args::parse(call.command.name, call.request.body, call.request.legacy_db)?;
-        if let Some(lsid) = &mut args.generic.lsid {
-            self.own_session(call.client, lsid)?;
-        }
-        if self.authority.is_some() {
-            own_local::without_members(&mut args.generic);
-        }
+        let args = self.arguments(call)?;
         let admission = match self.admit(call, &args) {
             Ok(admission) => admission,
             Err(Refusal::Close) => return Ok(Outcome::Close),
@@ -249,22 +243,7 @@ impl Commands {
         cx.begun = progress.and_then(|p| p.begun);
         cx.first_run = first_run;
         cx.transaction = statement;
-        let done = {
-            let question = cx.op.question();
-            let deadline = cx.op.deadline;
-            let mut run = || {
-                storage::long_steps::asking(deadline, &question, || {
-                    run_of_ranges(&mut cx, call, start, &admission)
-                })
-            };
-            match call.command.needs {
-                // What members send each other, and operators, does not wait for clients.
-                RequiredAccess::Cluster(_) => run(),
-                // What takes much goes to a worker before it does.
-                _ if call.mode.on_loop() => run(),
-                _ => self.engine.operation_memory.within(run),
-            }
-        };
+        let done = self.run_within_memory(&mut cx, call, start, &admission);
         let suspended = matches!(done, Err(Stop::Suspended(_)));
         if cx.op.commit_failed {
             // As after the failed commit of a loop's group.
@@ -273,15 +252,7 @@ impl Commands {
         let lost = self.loses_reply(&cx, &admission, &done);
         left.wrote = cx.op.has_written() || cx.after_commit;
         if suspended {
-            assert!(
-                !call.mode.on_loop() || !cx.op.has_written(),
-                "a request that has written is not run again"
-            );
-            left.kept = Some(Box::new(Progress {
-                budget: cx.op.budget(),
-                begun: cx.begun.take(),
-                first_run: first_run.unwrap_or_else(|| self.store.last_ts()),
-            }));
+            left.kept = Some(Box::new(self.progress(&mut cx, call.mode)));
         }
         let durability = self.durability(&cx, call.mode, left.wrote);
         let ending = Ending {
@@ -297,6 +268,54 @@ impl Commands {
         }
         room.settle(out.len() - start);
         Ok(outcome(done, durability))
+    }
+
+    fn arguments<'a>(&self, call: &Call<'a, '_>) -> Result<Args<'a>> {
+        let mut args = Args::parse(call.command.name, call.request.body, call.request.legacy_db)?;
+        if let Some(lsid) = &mut args.generic.lsid {
+            self.own_session(call.client, lsid)?;
+        }
+        if self.authority.is_some() {
+            own_local::without_members(&mut args.generic);
+        }
+        Ok(args)
+    }
+
+    /// What a suspended command has when it is run again.
+    fn progress(&self, cx: &mut CommandContext<'_, '_>, mode: Mode) -> Progress {
+        assert!(
+            !mode.on_loop() || !cx.op.has_written(),
+            "a request that has written is not run again"
+        );
+        Progress {
+            budget: cx.op.budget(),
+            begun: cx.begun.take(),
+            first_run: cx.first_run.unwrap_or_else(|| self.store.last_ts()),
+        }
+    }
+
+    /// Runs the command, asked in between whether it may go on, with the memory that there is for operations.
+    fn run_within_memory(
+        &self,
+        cx: &mut CommandContext<'_, '_>,
+        call: &Call<'_, '_>,
+        start: usize,
+        admission: &Admission,
+    ) -> Result<Done> {
+        let question = cx.op.question();
+        let deadline = cx.op.deadline;
+        let mut run = || {
+            storage::long_steps::asking(deadline, &question, || {
+                run_of_ranges(cx, call, start, admission)
+            })
+        };
+        match call.command.needs {
+            // What members send each other, and operators, does not wait for clients.
+            RequiredAccess::Cluster(_) => run(),
+            // What takes much goes to a worker before it does.
+            _ if call.mode.on_loop() => run(),
+            _ => self.engine.operation_memory.within(run),
+        }
     }
 
     /// Brings the reply to its end, leaves the transaction, and accounts for a command that has run.

@@ -10,7 +10,7 @@ use crate::connection::login::LoggedIn;
 use crate::crud::find::Paging;
 use crate::crud::{batch, count, distinct, find, find_and_modify, get_more};
 use crate::request::concern;
-use crate::security::audit::Ended;
+use crate::security::audit::EndedCommand;
 use crate::security::authorize::{Asking, check_client};
 use crate::security::{UserDirectory, member_name};
 use crate::settings::parameters;
@@ -270,7 +270,7 @@ impl Commands {
             return;
         };
         let command = specification::lookup(request.command()).map(|command| command.name);
-        audit.observe(&Ended {
+        audit.observe(&EndedCommand {
             client,
             command: command.unwrap_or(request.command()),
             db: request.db().unwrap_or(""),

@@ -13,7 +13,7 @@ use front::{Args, FromClient, ParsedCommand, flag};
 use std::time::Duration;
 
 /// The settings of a query's shape.
-pub struct Shape {
+pub struct ShapeSettings {
     pub hash: String,
     pub rejects: bool,
 }
@@ -92,14 +92,14 @@ impl Commands {
 
     /// The settings of a query's shape, for a command with its `$db`; `None` also for an invalid one,
     /// which shards report better.
-    pub fn shape_setting(&self, command: Doc<'_>) -> Fallible<Option<Shape>> {
+    pub fn shape_setting(&self, command: Doc<'_>) -> Fallible<Option<ShapeSettings>> {
         if self.query_settings.is_empty() {
             return Ok(None);
         }
         let ask = bson::doc! {"_pandoQueryShape": command.to_buf(), "$db": "admin"};
         let told = self.run_own(self.own_user()?, ask.as_doc())?;
         let hash = told.get("queryShapeHash").and_then(Val::as_str);
-        Ok(hash.map(|hash| Shape {
+        Ok(hash.map(|hash| ShapeSettings {
             hash: hash.to_string(),
             rejects: told.get("reject").is_some_and(Val::truthy),
         }))

@@ -9,7 +9,7 @@ use crate::topology::monitor::{self, TopologyVersion};
 use crate::version::{MAX_WIRE_VERSION, MIN_WIRE_VERSION};
 use auth::UserName;
 use auth::scram::Hash;
-use bson::{Doc, Val, tag};
+use bson::{Doc, Val, Writer, tag};
 use errors::{Result, bail, err};
 use front::idl;
 use service::config::ClusterRole;
@@ -58,26 +58,10 @@ fn answer(cx: &mut CommandContext<'_, '_>, primary: &str) -> Result<Done> {
     {
         bail!(IncompatibleServerVersion, "{why}");
     }
-    match (known, max_await) {
-        (None, Some(_)) => bail!(
-            31368,
-            "A request with 'maxAwaitTimeMS' must include a 'topologyVersion'"
-        ),
-        (Some(_), None) => bail!(
-            31368,
-            "A request with a 'topologyVersion' must include 'maxAwaitTimeMS'"
-        ),
-        (None, None) if cx.request.exhaust_allowed => bail!(
-            51756,
-            "An isMaster or hello request with exhaust must specify 'maxAwaitTimeMS'"
-        ),
-        (None, None) => {}
-        (Some(known), Some(max_await)) => {
-            known.check()?;
-            if let Some(until) = monitor::wait(cx, known, max_await, counter)? {
-                return Ok(Done::Await { until, seen });
-            }
-        }
+    if let Some((known, max_await)) = awaited(known, max_await, cx.request.exhaust_allowed)?
+        && let Some(until) = monitor::wait(cx, known, max_await, counter)?
+    {
+        return Ok(Done::Await { until, seen });
     }
     if hello_ok {
         cx.w.bool("helloOk", true);
@@ -86,32 +70,12 @@ fn answer(cx: &mut CommandContext<'_, '_>, primary: &str) -> Result<Done> {
     let is_primary = member::is_writable(cx);
     cx.w.bool(primary, is_primary);
     member::append_hello(cx);
-    let w = &mut cx.w;
-    w.i32("maxBsonObjectSize", bson::MAX_DOC_BYTES as i32);
-    w.i32("maxMessageSizeBytes", 48_000_000)
-        .i32("maxWriteBatchSize", 100_000);
-    w.date("localTime", now_millis());
-    w.i32("logicalSessionTimeoutMinutes", 30);
-    w.int("connectionId", cx.client.id);
-    w.i32("minWireVersion", MIN_WIRE_VERSION)
-        .i32("maxWireVersion", MAX_WIRE_VERSION);
-    w.bool("readOnly", false);
-    if cx.app.config.role == ClusterRole::Config {
-        w.i32("configsvr", 2);
-    }
+    append_limits(cx);
     if router.is_some() {
-        w.doc(protocol::FIELD, protocol::spoken().as_doc());
+        cx.w.doc(protocol::FIELD, protocol::spoken().as_doc());
     }
     if let Some(wanted) = wanted {
-        w.open_array("compression");
-        for v in wanted
-            .values()
-            .filter_map(|v| v.as_str())
-            .filter(|c| COMPRESSORS.contains(c))
-        {
-            w.push_value(v);
-        }
-        w.close();
+        append_compressors(&mut cx.w, wanted);
     }
     if let Some(name) = mechanisms {
         append_mechanisms(cx, &name)?;
@@ -125,6 +89,60 @@ fn answer(cx: &mut CommandContext<'_, '_>, primary: &str) -> Result<Done> {
     }
     monitor::note_streamed(cx, counter);
     Ok(Done::ReplyMore)
+}
+
+/// What the client knows and how long it waits for news; none if it wants an answer at once.
+fn awaited(
+    known: Option<TopologyVersion>,
+    max_await: Option<i64>,
+    exhaust: bool,
+) -> Result<Option<(TopologyVersion, i64)>> {
+    match (known, max_await) {
+        (None, Some(_)) => bail!(
+            31368,
+            "A request with 'maxAwaitTimeMS' must include a 'topologyVersion'"
+        ),
+        (Some(_), None) => bail!(
+            31368,
+            "A request with a 'topologyVersion' must include 'maxAwaitTimeMS'"
+        ),
+        (None, None) if exhaust => bail!(
+            51756,
+            "An isMaster or hello request with exhaust must specify 'maxAwaitTimeMS'"
+        ),
+        (None, None) => Ok(None),
+        (Some(known), Some(max_await)) => {
+            known.check()?;
+            Ok(Some((known, max_await)))
+        }
+    }
+}
+
+/// What a server of this release takes, and what it is beside its set.
+fn append_limits(cx: &mut CommandContext<'_, '_>) {
+    let w = &mut cx.w;
+    w.i32("maxBsonObjectSize", bson::MAX_DOC_BYTES as i32);
+    w.i32("maxMessageSizeBytes", 48_000_000)
+        .i32("maxWriteBatchSize", 100_000);
+    w.date("localTime", now_millis());
+    w.i32("logicalSessionTimeoutMinutes", 30);
+    w.int("connectionId", cx.client.id);
+    w.i32("minWireVersion", MIN_WIRE_VERSION)
+        .i32("maxWireVersion", MAX_WIRE_VERSION);
+    w.bool("readOnly", false);
+    if cx.app.config.role == ClusterRole::Config {
+        w.i32("configsvr", 2);
+    }
+}
+
+/// Those of the wanted compressors that there are.
+fn append_compressors(w: &mut Writer, wanted: Doc<'_>) {
+    w.open_array("compression");
+    let known = |v: &Val<'_>| v.as_str().is_some_and(|c| COMPRESSORS.contains(&c));
+    for v in wanted.values().filter(known) {
+        w.push_value(v.as_str().unwrap_or_default());
+    }
+    w.close();
 }
 
 /// The mechanisms that a user can log in by; all of them for an unknown user.

@@ -1,7 +1,7 @@
 //! `saslStart`, `saslContinue`, `authenticate`, and the first message of a login inside `hello`.
 
 use crate::request::{CommandContext, Done};
-use crate::security::login::{self, Reply, Start};
+use crate::security::login::{self, LoginReply, LoginStart};
 use auth::scram::Hash;
 use bson::{Doc, Elem, Val, Writer};
 use errors::{Result, bail};
@@ -46,7 +46,7 @@ pub fn start(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let mechanism = idl::required(at, "mechanism", a.mechanism)?;
     let payload = idl::required(at, "payload", a.payload)?;
     let options = a.options.unwrap_or(Doc::EMPTY);
-    let s = Start {
+    let s = LoginStart {
         mechanism,
         payload,
         db: cx.args.db,
@@ -82,7 +82,7 @@ pub fn continues(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     }
 }
 
-fn append(w: &mut Writer, reply: &Reply) {
+fn append(w: &mut Writer, reply: &LoginReply) {
     w.i32("conversationId", CONVERSATION)
         .bool("done", reply.done)
         .binary("payload", 0, reply.payload.as_bytes());
@@ -115,7 +115,7 @@ pub fn speculate(cx: &mut CommandContext<'_, '_>, first: Doc<'_>) -> Result<()> 
     };
     let options = first.get("options").and_then(|v| v.as_doc());
     let options = options.unwrap_or(Doc::EMPTY);
-    let s = Start {
+    let s = LoginStart {
         mechanism,
         payload,
         db,

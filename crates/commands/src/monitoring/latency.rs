@@ -7,25 +7,25 @@ use bson::Writer;
 
 /// What latencies are told apart by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Class {
+pub enum LatencyClass {
     Reads,
     Writes,
     Commands,
 }
 
 /// How replies name them; transactions come after.
-pub const CLASSES: [(&str, Class); 3] = [
-    ("reads", Class::Reads),
-    ("writes", Class::Writes),
-    ("commands", Class::Commands),
+pub const CLASSES: [(&str, LatencyClass); 3] = [
+    ("reads", LatencyClass::Reads),
+    ("writes", LatencyClass::Writes),
+    ("commands", LatencyClass::Commands),
 ];
 
 /// The class that a command's time is counted in.
-pub fn class_of(command: &str) -> Class {
+pub fn class_of(command: &str) -> LatencyClass {
     match command {
-        "find" | "getMore" | "aggregate" | "count" | "distinct" => Class::Reads,
-        "insert" | "update" | "delete" | "findAndModify" | "bulkWrite" => Class::Writes,
-        _ => Class::Commands,
+        "find" | "getMore" | "aggregate" | "count" | "distinct" => LatencyClass::Reads,
+        "insert" | "update" | "delete" | "findAndModify" | "bulkWrite" => LatencyClass::Writes,
+        _ => LatencyClass::Commands,
     }
 }
 
@@ -63,14 +63,14 @@ fn lower_bound(bucket: u32) -> u64 {
 
 /// The operations of one class.
 #[derive(Clone, Debug, Default)]
-pub struct Latency {
+pub struct ClassLatency {
     pub micros: u64,
     pub ops: u64,
     /// Bucket and how many fell into it, in no order.
     buckets: Vec<(u32, u64)>,
 }
 
-impl Latency {
+impl ClassLatency {
     /// Counts `ops` operations that took `micros` together.
     pub fn add(&mut self, micros: u64, ops: u64) {
         let Some(each) = micros.checked_div(ops) else {
@@ -88,7 +88,7 @@ impl Latency {
         }
     }
 
-    pub fn merge(&mut self, other: &Latency) {
+    pub fn merge(&mut self, other: &ClassLatency) {
         self.micros += other.micros;
         self.ops += other.ops;
         for (b, n) in &other.buckets {
@@ -118,11 +118,11 @@ impl Latency {
 }
 
 /// Writes the classes and, with nothing in it, that of transactions.
-pub fn write(latencies: &[Latency; 3], histograms: bool, w: &mut Writer) {
+pub fn write(latencies: &[ClassLatency; 3], histograms: bool, w: &mut Writer) {
     for (name, class) in CLASSES {
         latencies[class as usize].write(name, histograms, w);
     }
-    Latency::default().write("transactions", histograms, w);
+    ClassLatency::default().write("transactions", histograms, w);
 }
 
 #[cfg(test)]
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn sums() {
-        let (mut a, mut b) = (Latency::default(), Latency::default());
+        let (mut a, mut b) = (ClassLatency::default(), ClassLatency::default());
         a.add(100, 1);
         a.add(0, 0);
         b.add(5000, 2);

@@ -1,7 +1,7 @@
 //! Counters since the start: `serverStatus.opcounters`, `opLatencies`, `metrics.document` and
 //! `queryExecutor`, `top`, and `$collStats.latencyStats`.
 
-use crate::monitoring::latency::{Class, Latency};
+use crate::monitoring::latency::{ClassLatency, LatencyClass};
 use executor::Updated;
 use foldhash::HashMap;
 use foldhash::fast::FixedState;
@@ -53,7 +53,7 @@ pub struct Usage {
 
 /// What operations did to documents: `serverStatus.metrics`.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Work {
+pub struct DocumentWork {
     pub inserted: u64,
     pub updated: u64,
     pub deleted: u64,
@@ -67,14 +67,14 @@ pub struct Work {
     pub sorts: u64,
 }
 
-impl Work {
+impl DocumentWork {
     /// Counts what an update did.
     pub fn wrote(&mut self, u: &Updated) {
         self.updated += u.modified;
         self.inserted += u64::from(u.upserted.is_some());
     }
 
-    fn add(&mut self, more: &Work) {
+    fn add(&mut self, more: &DocumentWork) {
         self.inserted += more.inserted;
         self.updated += more.updated;
         self.deleted += more.deleted;
@@ -93,8 +93,8 @@ pub struct NamespaceCounters {
     pub ns: String,
     /// By [`OperationKind`].
     pub usage: [Usage; 6],
-    /// By [`Class`].
-    pub latencies: [Latency; 3],
+    /// By [`LatencyClass`].
+    pub latencies: [ClassLatency; 3],
     pub scans: u64,
 }
 
@@ -146,8 +146,8 @@ impl Acknowledgements {
 #[derive(Default)]
 pub struct Top {
     namespaces: HashMap<u64, NamespaceCounters>,
-    latencies: [Latency; 3],
-    work: Work,
+    latencies: [ClassLatency; 3],
+    work: DocumentWork,
 }
 
 /// Namespaces that are counted by themselves: a client that asks for ever new ones must not take
@@ -156,7 +156,14 @@ const MOST_NAMESPACES: usize = 10_000;
 
 impl Top {
     /// One operation on a collection, or several.
-    pub fn used(&mut self, db: &str, coll: &str, kind: OperationKind, class: Class, more: Usage) {
+    pub fn used(
+        &mut self,
+        db: &str,
+        coll: &str,
+        kind: OperationKind,
+        class: LatencyClass,
+        more: Usage,
+    ) {
         // No name of a field, and of no collection either.
         if coll.contains('\0') {
             return;
@@ -177,7 +184,7 @@ impl Top {
     }
 
     /// One command, whatever it was on.
-    pub fn ran(&mut self, class: Class, micros: u64, work: &Work) {
+    pub fn ran(&mut self, class: LatencyClass, micros: u64, work: &DocumentWork) {
         self.latencies[class as usize].add(micros, 1);
         self.work.add(work);
     }
@@ -305,9 +312,9 @@ impl Counters {
         sum
     }
 
-    /// What all commands took, by [`Class`], and what they did.
-    pub fn totals(&self) -> ([Latency; 3], Work) {
-        let (mut latencies, mut work) = (<[Latency; 3]>::default(), Work::default());
+    /// What all commands took, by [`LatencyClass`], and what they did.
+    pub fn totals(&self) -> ([ClassLatency; 3], DocumentWork) {
+        let (mut latencies, mut work) = (<[ClassLatency; 3]>::default(), DocumentWork::default());
         self.each(|top| {
             for (sum, l) in latencies.iter_mut().zip(&top.latencies) {
                 sum.merge(l);
@@ -331,7 +338,7 @@ mod tests {
 
     fn spent(top: &Mutex<Top>, db: &str, coll: &str, kind: OperationKind, micros: u64) {
         let usage = Usage { micros, count: 1 };
-        top.lock().used(db, coll, kind, Class::Reads, usage);
+        top.lock().used(db, coll, kind, LatencyClass::Reads, usage);
     }
 
     #[test]
@@ -350,10 +357,10 @@ mod tests {
         );
         let u = top[0].usage[OperationKind::Query as usize];
         assert_eq!((u.micros, u.count), (12, 2));
-        let reads = &c.namespace("db", "x").latencies[Class::Reads as usize];
+        let reads = &c.namespace("db", "x").latencies[LatencyClass::Reads as usize];
         assert_eq!((reads.micros, reads.ops), (12, 2));
         assert_eq!(
-            c.namespace("db", "z").latencies[Class::Reads as usize].ops,
+            c.namespace("db", "z").latencies[LatencyClass::Reads as usize].ops,
             0
         );
     }
@@ -362,17 +369,17 @@ mod tests {
     fn totals_outlive_workers_and_collections() {
         let c = Counters::default();
         let (a, b) = (c.shard(), c.shard());
-        let work = Work {
+        let work = DocumentWork {
             returned: 3,
             scans: 1,
-            ..Work::default()
+            ..DocumentWork::default()
         };
-        a.lock().ran(Class::Writes, 10, &work);
-        b.lock().ran(Class::Writes, 20, &work);
+        a.lock().ran(LatencyClass::Writes, 10, &work);
+        b.lock().ran(LatencyClass::Writes, 20, &work);
         drop(a);
         c.forget("db", None);
         let (latencies, work) = c.totals();
-        let writes = &latencies[Class::Writes as usize];
+        let writes = &latencies[LatencyClass::Writes as usize];
         assert_eq!((writes.micros, writes.ops), (30, 2));
         assert_eq!((work.returned, work.scans, work.inserted), (6, 2, 0));
     }

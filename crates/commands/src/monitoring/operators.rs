@@ -113,7 +113,7 @@ impl Counts {
     }
 }
 
-pub struct Operators {
+pub struct OperatorCounters {
     stages: Counts,
     matches: Counts,
     expressions: Counts,
@@ -121,10 +121,10 @@ pub struct Operators {
     windows: Counts,
 }
 
-impl Default for Operators {
-    fn default() -> Operators {
+impl Default for OperatorCounters {
+    fn default() -> OperatorCounters {
         let accumulators = || ACCUMULATORS.into_iter();
-        Operators {
+        OperatorCounters {
             stages: Counts::of(query::pipeline::stage_names()),
             matches: Counts::of(MATCH.into_iter()),
             expressions: Counts::of(query::expr::operator_names()),
@@ -134,7 +134,7 @@ impl Default for Operators {
     }
 }
 
-impl Operators {
+impl OperatorCounters {
     /// Counts what a command was made of.
     pub fn see(&self, command: &str, request: &Request<'_>) {
         let body = request.body;
@@ -270,7 +270,7 @@ mod tests {
     use super::*;
     use bson::doc;
 
-    fn counted(all: &Operators) -> Vec<(String, i64)> {
+    fn counted(all: &OperatorCounters) -> Vec<(String, i64)> {
         let mut w = Writer::new();
         all.write(&mut w);
         let mut out = Vec::new();
@@ -293,7 +293,7 @@ mod tests {
 
     #[test]
     fn what_a_pipeline_is_made_of() {
-        let all = Operators::default();
+        let all = OperatorCounters::default();
         let inner = bson::array![doc! {"$match": doc! {"$expr": doc! {"$gt": 1}}}];
         let stages = bson::array![
             doc! {"$match": doc! {"a": doc! {"$not": doc! {"$gt": 1}}, "$nope": 1, "b": doc! {"x": doc! {"$eq": 1}}}},

@@ -17,7 +17,7 @@ use crate::request::{CommandContext, Done};
 use bson::Doc;
 use errors::{Result, bail};
 use front::idl;
-use replication::driver::{Known, MemberReport, Release};
+use replication::driver::{Driver, KnownMember, MemberReport, Release};
 use replication::member::OpTime;
 use replication::{Config, message};
 
@@ -62,13 +62,13 @@ fn parse<'a>(cx: &CommandContext<'_, 'a>) -> Result<Batch<'a>> {
 }
 
 /// What a primary tells of all members.
-fn board(cx: &CommandContext<'_, '_>) -> Option<(u64, Vec<Known>)> {
+fn board(cx: &CommandContext<'_, '_>) -> Option<(u64, Vec<KnownMember>)> {
     let members = cx.args.field("members")?.as_array()?;
     let from = cx.args.field("from")?.to_i64_exact()?;
     let known = |member: Doc<'_>| {
         let number = |name: &str| member.get(name).and_then(|v| v.to_i64_exact());
         let time = |name: &str| member.get(name).and_then(|v| v.as_timestamp());
-        Some(Known {
+        Some(KnownMember {
             id: number("id")?.unsigned_abs(),
             durable: OpTime {
                 ts: time("ts")?,
@@ -127,20 +127,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     }
     let status = driver.status();
     if status.id == 0 {
-        let asks = batch.config.is_none() && batch.messages.is_none();
-        if (asks || batch.config.is_some()) && cx.app.store.log_end() > 0 {
-            bail!(
-                InvalidReplicaSetConfig,
-                "this server has data of its own and joins no set: empty its data directory first"
-            );
-        }
-        match batch.config {
-            Some(config) => driver.join(batch.to, batch.founder, Config::parse(config, None)?),
-            None => {
-                cx.w.bool("lacks", true);
-            }
-        }
-        return Ok(Done::Reply);
+        return join(cx, &driver, &batch);
     }
     let ours = status
         .config
@@ -157,29 +144,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         return admit(cx, &driver, member.unsigned_abs());
     }
     if let Some(part) = batch.messages {
-        let mut parts = cx.client.state.parts.lock();
-        if parts.len() + part.len() > MAX_BATCH_BYTES {
-            bail!(
-                BadValue,
-                "the parts of one batch make more than {MAX_BATCH_BYTES} bytes"
-            );
-        }
-        parts.extend_from_slice(part);
-        if !batch.more {
-            let bytes = std::mem::take(&mut *parts);
-            let Some(mut messages) = message::read(&bytes) else {
-                bail!(BadValue, "the bytes are no messages between members");
-            };
-            // A removed member does not know it: no member sends to it any more.
-            let is_stranger = |m: &message::Message| status.member(m.from).is_none();
-            if let (true, Some(config)) = (messages.iter().any(is_stranger), &status.config) {
-                cx.w.doc("config", config.to_doc().as_doc());
-            }
-            if cx.app.fail_points.stops_entries() {
-                messages.retain(|m| m.entries.is_empty());
-            }
-            driver.receive(messages);
-        }
+        receive_part(cx, &driver, part, batch.more)?;
     }
     if let Some((primary, known)) = board(cx) {
         driver.learn(primary, known);
@@ -192,6 +157,59 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         cx.w.str("damaged", damage);
     }
     Ok(Done::Reply)
+}
+
+/// A member without a set takes the configuration, or says that it lacks one.
+fn join(cx: &mut CommandContext<'_, '_>, driver: &Driver, batch: &Batch<'_>) -> Result<Done> {
+    let asks = batch.config.is_none() && batch.messages.is_none();
+    if (asks || batch.config.is_some()) && cx.app.store.log_end() > 0 {
+        bail!(
+            InvalidReplicaSetConfig,
+            "this server has data of its own and joins no set: empty its data directory first"
+        );
+    }
+    match batch.config {
+        Some(config) => driver.join(batch.to, batch.founder, Config::parse(config, None)?),
+        None => {
+            cx.w.bool("lacks", true);
+        }
+    }
+    Ok(Done::Reply)
+}
+
+/// Keeps a part of a batch; the driver gets the batch with the last one.
+fn receive_part(
+    cx: &mut CommandContext<'_, '_>,
+    driver: &Driver,
+    part: &[u8],
+    more: bool,
+) -> Result<()> {
+    let mut parts = cx.client.state.parts.lock();
+    if parts.len() + part.len() > MAX_BATCH_BYTES {
+        bail!(
+            BadValue,
+            "the parts of one batch make more than {MAX_BATCH_BYTES} bytes"
+        );
+    }
+    parts.extend_from_slice(part);
+    if more {
+        return Ok(());
+    }
+    let bytes = std::mem::take(&mut *parts);
+    let Some(mut messages) = message::read(&bytes) else {
+        bail!(BadValue, "the bytes are no messages between members");
+    };
+    let status = driver.status();
+    // A removed member does not know it: no member sends to it any more.
+    let is_stranger = |m: &message::Message| status.member(m.from).is_none();
+    if let (true, Some(config)) = (messages.iter().any(is_stranger), &status.config) {
+        cx.w.doc("config", config.to_doc().as_doc());
+    }
+    if cx.app.fail_points.stops_entries() {
+        messages.retain(|m| m.entries.is_empty());
+    }
+    driver.receive(messages);
+    Ok(())
 }
 
 /// Whether a member that has nothing may begin.

@@ -12,6 +12,7 @@ use replication::driver::{Release, Status};
 use replication::initial_sync::ProgressReport;
 use replication::member::OpTime;
 use replication::member::raft_id;
+use std::sync::Arc;
 
 const ONLY_TERM: i64 = 1;
 
@@ -29,7 +30,6 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     }
     let host = host(cx);
     let ts = cx.app.store.last_ts();
-    let wall = (ts >> 32) as i64 * 1000;
     let uptime = cx.app.control.started.elapsed().as_secs() as i64;
     let started = now_millis() - uptime * 1000;
     let w = &mut cx.w;
@@ -44,6 +44,26 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         .i32("writeMajorityCount", 1)
         .i32("votingMembersCount", 1)
         .i32("writableVotingMembersCount", 1);
+    append_lone_optimes(w, ts);
+    w.timestamp("lastStableRecoveryTimestamp", ts);
+    w.open_doc("electionCandidateMetrics")
+        .str("lastElectionReason", "electionTimeout")
+        .date("lastElectionDate", started);
+    w.i64("electionTerm", ONLY_TERM).i32("numVotesNeeded", 1);
+    w.f64("priorityAtElection", 1.0)
+        .i64("electionTimeoutMillis", 10_000)
+        .date("newTermStartDate", started)
+        .date("wMajorityWriteAvailabilityDate", started)
+        .close();
+    w.open_array("members").open_doc("");
+    append_lone_member(w, &host, ts, (started, uptime));
+    w.close().close();
+    Ok(Done::Reply)
+}
+
+/// How far a set of one server is: all is committed.
+fn append_lone_optimes(w: &mut Writer, ts: u64) {
+    let wall = (ts >> 32) as i64 * 1000;
     w.open_doc("optimes");
     op_time(w, "lastCommittedOpTime", ts);
     w.date("lastCommittedWallTime", wall);
@@ -63,19 +83,13 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         w.date(f, wall);
     }
     w.close();
-    w.timestamp("lastStableRecoveryTimestamp", ts);
-    w.open_doc("electionCandidateMetrics")
-        .str("lastElectionReason", "electionTimeout")
-        .date("lastElectionDate", started);
-    w.i64("electionTerm", ONLY_TERM).i32("numVotesNeeded", 1);
-    w.f64("priorityAtElection", 1.0)
-        .i64("electionTimeoutMillis", 10_000)
-        .date("newTermStartDate", started)
-        .date("wMajorityWriteAvailabilityDate", started)
-        .close();
-    w.open_array("members").open_doc("");
+}
+
+/// The one server of a set, which has been its primary since it was started.
+fn append_lone_member(w: &mut Writer, host: &str, ts: u64, (started, uptime): (i64, i64)) {
+    let wall = (ts >> 32) as i64 * 1000;
     w.i32("_id", 0)
-        .str("name", &host)
+        .str("name", host)
         .f64("health", 1.0)
         .i32("state", 1)
         .str("stateStr", "PRIMARY")
@@ -103,8 +117,6 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         .str("pandodb", &Release::own().to_string())
         .bool("self", true)
         .str("lastHeartbeatMessage", "");
-    w.close().close();
-    Ok(Done::Reply)
 }
 
 fn damaged(what: &str) -> String {
@@ -119,27 +131,7 @@ fn millis(at: std::time::SystemTime) -> i64 {
 
 /// The status of a set of several members.
 fn of_set(cx: &mut CommandContext<'_, '_>, name: &str, status: &Status) -> Result<Done> {
-    if let Some(why) = cx.app.replica.as_ref().and_then(|d| d.left()) {
-        bail!(
-            InvalidReplicaSetConfig,
-            "this member takes no part in its replica set until it is started again: {why}"
-        );
-    }
-    let Some(config) = status.config.clone().filter(|_| status.id != 0) else {
-        match cx.app.replica.as_ref().and_then(|d| d.joining()) {
-            Some(why) => bail!(
-                NotYetInitialized,
-                "this member has no data of its set, and asks the primary to take it in: {why}"
-            ),
-            None => bail!(NotYetInitialized, "no replset config has been received"),
-        }
-    };
-    if status.is_removed {
-        bail!(
-            InvalidReplicaSetConfig,
-            "Our replica set config is invalid or we are not a member of it"
-        );
-    }
+    let config = configuration(cx, status)?;
     let ts = cx.app.store.last_ts();
     let term = status.term as i64;
     let uptime = cx.app.control.started.elapsed().as_secs() as i64;
@@ -172,22 +164,7 @@ fn of_set(cx: &mut CommandContext<'_, '_>, name: &str, status: &Status) -> Resul
             config.writable_voters() as i64,
         );
     append_op_times(w, status, ts);
-    if let Some(at) = status.elected_at {
-        w.open_doc("electionCandidateMetrics")
-            .str("lastElectionReason", status.elected_because)
-            .date("lastElectionDate", millis(at))
-            .i64("electionTerm", term)
-            .int("numVotesNeeded", config.majority_vote_count() as i64)
-            .f64(
-                "priorityAtElection",
-                status.member(status.id).map_or(0.0, |m| m.priority),
-            )
-            .i64("electionTimeoutMillis", config.settings.election_timeout_ms)
-            // A new primary has all that a majority has, and takes writes at once.
-            .date("newTermStartDate", millis(at))
-            .date("wMajorityWriteAvailabilityDate", millis(at))
-            .close();
-    }
+    append_election(w, status, &config);
     append_vote(w, status);
     if let Some(report) = syncing {
         append_initial_sync(w, &report);
@@ -205,6 +182,52 @@ fn of_set(cx: &mut CommandContext<'_, '_>, name: &str, status: &Status) -> Resul
     }
     w.close();
     Ok(Done::Reply)
+}
+
+/// How this member was elected, if it is the primary.
+fn append_election(w: &mut Writer, status: &Status, config: &Config) {
+    if let Some(at) = status.elected_at {
+        w.open_doc("electionCandidateMetrics")
+            .str("lastElectionReason", status.elected_because)
+            .date("lastElectionDate", millis(at))
+            .i64("electionTerm", status.term as i64)
+            .int("numVotesNeeded", config.majority_vote_count() as i64)
+            .f64(
+                "priorityAtElection",
+                status.member(status.id).map_or(0.0, |m| m.priority),
+            )
+            .i64("electionTimeoutMillis", config.settings.election_timeout_ms)
+            // A new primary has all that a majority has, and takes writes at once.
+            .date("newTermStartDate", millis(at))
+            .date("wMajorityWriteAvailabilityDate", millis(at))
+            .close();
+    }
+}
+
+/// The set's configuration; an error where this member takes no part in it.
+fn configuration(cx: &CommandContext<'_, '_>, status: &Status) -> Result<Arc<Config>> {
+    if let Some(why) = cx.app.replica.as_ref().and_then(|d| d.left()) {
+        bail!(
+            InvalidReplicaSetConfig,
+            "this member takes no part in its replica set until it is started again: {why}"
+        );
+    }
+    let Some(config) = status.config.clone().filter(|_| status.id != 0) else {
+        match cx.app.replica.as_ref().and_then(|d| d.joining()) {
+            Some(why) => bail!(
+                NotYetInitialized,
+                "this member has no data of its set, and asks the primary to take it in: {why}"
+            ),
+            None => bail!(NotYetInitialized, "no replset config has been received"),
+        }
+    };
+    if status.is_removed {
+        bail!(
+            InvalidReplicaSetConfig,
+            "Our replica set config is invalid or we are not a member of it"
+        );
+    }
+    Ok(config)
 }
 
 /// The candidate that this member has voted for, if that was another member.
@@ -336,15 +359,15 @@ fn append_member(
             None => !status.is_primary(),
         };
     let reported = known.map_or(0, |k| k.report.state);
-    let (number, text) = match () {
-        _ if own => (status.state(), status.state_name()),
-        _ if id == status.primary => (1, "PRIMARY"),
-        _ if copies => (5, "STARTUP2"),
-        _ if heard && progress.is_some_and(|p| p.1 == 0) => (5, "STARTUP2"),
-        _ if !heard => (8, "(not reachable/healthy)"),
-        _ if reported == 3 => (3, "RECOVERING"),
-        _ if reported == 5 => (5, "STARTUP2"),
-        _ => (2, "SECONDARY"),
+    let is_empty = progress.is_some_and(|p| p.1 == 0);
+    let (number, text) = match own {
+        true => (status.state(), status.state_name()),
+        false => state_of_other(
+            id == status.primary,
+            copies || heard && is_empty,
+            heard,
+            reported,
+        ),
     };
     w.open_doc("");
     w.i32("_id", member.id)
@@ -356,6 +379,63 @@ fn append_member(
     if let Some((_, matched, _)) = progress {
         w.i64("lastIndexOnDisk", *matched as i64);
     }
+    append_optimes(w, status, id, ts);
+    let heard_at = status.heard.iter().find(|h| h.0 == id);
+    if let (false, Some((_, at))) = (own, heard_at) {
+        w.date("lastHeartbeat", millis(*at))
+            .date("lastHeartbeatRecv", millis(*at));
+    }
+    append_sync_source(w, status, id);
+    if let (true, Some(at)) = (own, status.elected_at) {
+        let millis = millis(at);
+        w.timestamp("electionTime", ((millis / 1000) as u64) << 32 | 1)
+            .date("electionDate", millis);
+    }
+    w.int("configVersion", config.version)
+        .i64("configTerm", config.term);
+    let release = match own {
+        true => Release::own(),
+        false => known.map_or_else(Release::default, |k| k.report.release),
+    };
+    if release.is_known() {
+        w.str("pandodb", &release.to_string());
+    }
+    if own {
+        w.bool("self", true);
+    }
+}
+
+/// MongoDB's number and name of another member's state.
+fn state_of_other(
+    is_primary: bool,
+    copies: bool,
+    heard: bool,
+    reported: i32,
+) -> (i32, &'static str) {
+    match reported {
+        _ if is_primary => (1, "PRIMARY"),
+        _ if copies => (5, "STARTUP2"),
+        _ if !heard => (8, "(not reachable/healthy)"),
+        3 => (3, "RECOVERING"),
+        5 => (5, "STARTUP2"),
+        _ => (2, "SECONDARY"),
+    }
+}
+
+/// All but the primary have their entries from it.
+fn append_sync_source(w: &mut Writer, status: &Status, id: u64) {
+    let source = status
+        .member(status.primary)
+        .filter(|_| id != status.primary);
+    w.str(
+        "syncSourceHost",
+        &source.map_or(String::new(), |m| m.host.to_string()),
+    )
+    .i32("syncSourceId", source.map_or(-1, |m| m.id));
+}
+
+/// How far a member is, by its entries and by their times.
+fn append_optimes(w: &mut Writer, status: &Status, id: u64, ts: u64) {
     let durable = known_of(status, id, ts);
     let applied = applied_of(status, id, durable);
     // Durable entries are written as well.
@@ -376,35 +456,4 @@ fn append_member(
         .date("lastAppliedWallTime", applied.wall_millis)
         .date("lastDurableWallTime", durable.wall_millis)
         .date("lastWrittenWallTime", durable.wall_millis);
-    let heard_at = status.heard.iter().find(|h| h.0 == id);
-    if let (false, Some((_, at))) = (own, heard_at) {
-        w.date("lastHeartbeat", millis(*at))
-            .date("lastHeartbeatRecv", millis(*at));
-    }
-    // All others have their entries from the primary.
-    let source = status
-        .member(status.primary)
-        .filter(|_| id != status.primary);
-    w.str(
-        "syncSourceHost",
-        &source.map_or(String::new(), |m| m.host.to_string()),
-    )
-    .i32("syncSourceId", source.map_or(-1, |m| m.id));
-    if let (true, Some(at)) = (own, status.elected_at) {
-        let millis = millis(at);
-        w.timestamp("electionTime", ((millis / 1000) as u64) << 32 | 1)
-            .date("electionDate", millis);
-    }
-    w.int("configVersion", config.version)
-        .i64("configTerm", config.term);
-    let release = match own {
-        true => Release::own(),
-        false => known.map_or_else(Release::default, |k| k.report.release),
-    };
-    if release.is_known() {
-        w.str("pandodb", &release.to_string());
-    }
-    if own {
-        w.bool("self", true);
-    }
 }

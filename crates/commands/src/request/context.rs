@@ -2,7 +2,7 @@
 
 use crate::Commands;
 use crate::connection::Connection;
-use crate::monitoring::metrics::{OperationKind, Usage, Work};
+use crate::monitoring::metrics::{DocumentWork, OperationKind, Usage};
 use crate::request::concern::{self, Acknowledge, WriteConcern};
 use crate::request::transaction::{self, TransactionStatement};
 use bson::{DocBuf, Val, Writer};
@@ -74,7 +74,7 @@ pub struct CommandContext<'c, 'r> {
     /// The command that made the cursor of a getMore.
     pub originating: Option<DocBuf>,
     /// What it did to documents, as far as only the command knows.
-    pub work: Work,
+    pub work: DocumentWork,
     /// The time spent waiting for other operations, which does not count as its own.
     pub waited: Duration,
     /// A first batch that an earlier run began; set again when this run is suspended.
@@ -108,7 +108,7 @@ impl<'c, 'r> CommandContext<'c, 'r> {
             op,
             after_commit: false,
             statements: 1,
-            work: Work::default(),
+            work: DocumentWork::default(),
             waited: Duration::ZERO,
             begun: None,
             first_run: None,

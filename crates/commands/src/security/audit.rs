@@ -29,7 +29,7 @@ pub struct Audit {
 }
 
 /// A command that has ended, as far as the audit log is concerned.
-pub struct Ended<'a> {
+pub struct EndedCommand<'a> {
     pub client: &'a Client<Connection>,
     pub command: &'a str,
     pub db: &'a str,
@@ -87,7 +87,7 @@ impl Audit {
     }
 
     /// What a command has done, or was not allowed to.
-    pub fn observe(&self, ended: &Ended<'_>) {
+    pub fn observe(&self, ended: &EndedCommand<'_>) {
         let code = ended.failure.map_or(0, |e| e.code.0);
         if code == Code::Unauthorized.0 {
             let shown = front::redact::without_secrets(ended.request.body);
@@ -116,7 +116,7 @@ impl Audit {
 
 /// The collections of users and roles that a command writes to which is no command of users and roles.
 /// What it wrote is not shown: it holds secrets.
-fn written_past_commands(ended: &Ended<'_>) -> Vec<&'static str> {
+fn written_past_commands(ended: &EndedCommand<'_>) -> Vec<&'static str> {
     let of_users = |ns: &str| {
         [users::NS, roles::NS]
             .into_iter()
@@ -139,7 +139,7 @@ fn written_past_commands(ended: &Ended<'_>) -> Vec<&'static str> {
     }
 }
 
-fn namespace(ended: &Ended<'_>) -> String {
+fn namespace(ended: &EndedCommand<'_>) -> String {
     match ended.request.body.first().and_then(|e| e.val.as_str()) {
         Some(collection) => format!("{}.{collection}", ended.db),
         None => ended.db.to_string(),
@@ -183,7 +183,7 @@ fn place(w: &mut Writer, field: &str, address: &Address) {
 }
 
 /// The event of a command, and its parameters; `None` for commands that are not audited.
-fn change(ended: &Ended<'_>) -> Option<(&'static str, DocBuf)> {
+fn change(ended: &EndedCommand<'_>) -> Option<(&'static str, DocBuf)> {
     let (body, db) = (ended.request.body, ended.db);
     let text = |field: &str| body.get(field).and_then(|v| v.as_str()).unwrap_or("");
     let first = body.first().and_then(|e| e.val.as_str()).unwrap_or("");

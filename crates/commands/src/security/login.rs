@@ -29,7 +29,7 @@ const DELAY: Duration = Duration::from_millis(100);
 const ITERATIONS: [(Hash, u32); 2] = [(Hash::Sha1, 10_000), (Hash::Sha256, 15_000)];
 
 /// What the client is told next.
-pub struct Reply {
+pub struct LoginReply {
     pub done: bool,
     pub payload: String,
 }
@@ -46,7 +46,7 @@ pub fn failed() -> Error {
 }
 
 /// A first message.
-pub struct Start<'a> {
+pub struct LoginStart<'a> {
     pub mechanism: &'a str,
     pub payload: &'a [u8],
     pub db: &'a str,
@@ -54,7 +54,7 @@ pub struct Start<'a> {
 }
 
 /// Begins an exchange. Reads the user: not for an event loop.
-pub fn start(cx: &mut CommandContext<'_, '_>, s: &Start<'_>) -> Result<Option<Reply>> {
+pub fn start(cx: &mut CommandContext<'_, '_>, s: &LoginStart<'_>) -> Result<Option<LoginReply>> {
     let Some(hash) = Hash::named(s.mechanism) else {
         bail!(
             MechanismUnavailable,
@@ -84,7 +84,7 @@ pub fn start(cx: &mut CommandContext<'_, '_>, s: &Start<'_>) -> Result<Option<Re
         hash,
         skips_empty: s.skips_empty,
     });
-    Ok(Some(Reply {
+    Ok(Some(LoginReply {
         done: false,
         payload,
     }))
@@ -92,7 +92,7 @@ pub fn start(cx: &mut CommandContext<'_, '_>, s: &Start<'_>) -> Result<Option<Re
 
 /// Whether a login can succeed by its mechanism: false only for a known user without a credential for
 /// it.
-pub fn may_have(app: &Commands, s: &Start<'_>) -> Result<bool> {
+pub fn may_have(app: &Commands, s: &LoginStart<'_>) -> Result<bool> {
     let (Some(hash), Ok(first)) = (Hash::named(s.mechanism), First::parse(s.payload)) else {
         return Ok(false);
     };
@@ -155,7 +155,7 @@ pub fn certified(cx: &CommandContext<'_, '_>) -> String {
 }
 
 /// Goes on with an exchange; `None` where it has failed.
-pub fn go_on(cx: &mut CommandContext<'_, '_>, payload: &[u8]) -> Result<Option<Reply>> {
+pub fn go_on(cx: &mut CommandContext<'_, '_>, payload: &[u8]) -> Result<Option<LoginReply>> {
     let pending = cx.client.state.login.exchange.lock().take();
     let (exchange, name, hash, skips_empty) = match pending {
         Some(Pending::Proof {
@@ -165,7 +165,7 @@ pub fn go_on(cx: &mut CommandContext<'_, '_>, payload: &[u8]) -> Result<Option<R
             skips_empty,
         }) => (exchange, name, hash, skips_empty),
         Some(Pending::Empty) if payload.is_empty() => {
-            return Ok(Some(Reply {
+            return Ok(Some(LoginReply {
                 done: true,
                 payload: String::new(),
             }));
@@ -188,7 +188,7 @@ pub fn go_on(cx: &mut CommandContext<'_, '_>, payload: &[u8]) -> Result<Option<R
             if !skips_empty {
                 *cx.client.state.login.exchange.lock() = Some(Pending::Empty);
             }
-            Ok(Some(Reply {
+            Ok(Some(LoginReply {
                 done: skips_empty,
                 payload,
             }))

@@ -157,16 +157,29 @@ impl Commands {
                 return Ok(admitted);
             }
         };
-        let owned = self.ownership_key(&ns);
+        self.admit_namespace(command, request, &ns, received, admitted)
+    }
+
+    /// The rest, of a command on `ns`. `received`: the versions that it carries.
+    fn admit_namespace(
+        &self,
+        command: &Specification,
+        request: &Request<'_>,
+        ns: &str,
+        received: Received,
+        mut admitted: Admitted,
+    ) -> Result<Admitted, Error> {
+        let merged = (request.body.get("mergeTarget")).is_some_and(|v| v.as_str().is_some());
+        let owned = self.ownership_key(ns);
         let told = request.body.get("databaseVersion");
-        let database = ns.split_once('.').map_or(&*ns, |(db, _)| db);
+        let database = ns.split_once('.').map_or(ns, |(db, _)| db);
         let holder = holder(request.body);
-        if command.is(flag::WRITE) || merged.is_some() || holder.is_some() {
+        if command.is(flag::WRITE) || merged || holder.is_some() {
             let gated = told.map(|_| database);
             let guard = self.ownerships.enter(&owned.name, gated, holder.as_ref());
             // A read needs none, but goes on where its transaction has one: it could not end otherwise.
-            admitted.writer = match command.is(flag::WRITE) || merged.is_some() {
-                true => Some(guard.ok_or_else(|| refusal(&ns, received, None, true))?),
+            admitted.writer = match command.is(flag::WRITE) || merged {
+                true => Some(guard.ok_or_else(|| refusal(ns, received, None, true))?),
                 false => guard.filter(WriterGuard::again),
             };
         }
@@ -175,7 +188,7 @@ impl Commands {
         // Views are where the database is.
         let reads = matches!(command.name, "find" | "aggregate" | "count" | "distinct");
         if reads && !asks_of_itself(request.body) {
-            self.tell_of_view(&ns, request)?;
+            self.tell_of_view(ns, request)?;
         }
         if let Some(target) = request.body.get("writesTo").and_then(Val::as_doc) {
             admitted.writer = Some(self.admit_target(target, holder.as_ref())?.0);
@@ -184,17 +197,17 @@ impl Commands {
         match standing(known.as_deref(), received) {
             Standing::Serve { hides: false } => {}
             // A merged document is found by the shard key, so it is no orphan.
-            Standing::Serve { .. } if merged.is_some() => {}
+            Standing::Serve { .. } if merged => {}
             Standing::Serve { hides: true } => {
                 if let Some(known) = &known {
-                    admitted.body = self.hider(&ns, &owned, known).hide(command.name, request);
+                    admitted.body = self.hider(ns, &owned, known).hide(command.name, request);
                 }
             }
-            Standing::Stale => return Err(refusal(&ns, received, known.as_deref(), false)),
-            Standing::Fenced => return Err(refusal(&ns, received, known.as_deref(), true)),
+            Standing::Stale => return Err(refusal(ns, received, known.as_deref(), false)),
+            Standing::Fenced => return Err(refusal(ns, received, known.as_deref(), true)),
         }
         if admitted.writer.is_none() && command.name != "getMore" {
-            let ranges = RangesRead::new(&self.ownerships, &ns, owned.name, received, known);
+            let ranges = RangesRead::new(&self.ownerships, ns, owned.name, received, known);
             admitted.ranges = Some(ranges);
         }
         Ok(admitted)

@@ -1,8 +1,8 @@
 //! Databases, collections, their documents and indexes.
 
-use super::{Answer, aggregate, ask, doc_to_json, first_batch, parameter, reply_to_json};
-use crate::http::Request;
-use crate::in_process::Connection;
+use super::{ApiAnswer, aggregate, ask, doc_to_json, first_batch, parameter, reply_to_json};
+use crate::http::HttpRequest;
+use crate::in_process::ServerConnection;
 use bson::{Doc, DocBuf, Val, Writer};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
@@ -12,12 +12,12 @@ const PAGE: usize = 50;
 const PATIENCE: Duration = Duration::from_secs(10);
 const MOST_COLLECTIONS: i32 = 20_000;
 
-pub fn databases(c: &mut dyn Connection) -> Answer {
+pub fn databases(c: &mut dyn ServerConnection) -> ApiAnswer {
     let reply = ask(c, "admin", &super::simple("listDatabases"))?;
     Ok(reply_to_json(&reply))
 }
 
-fn collection_stats(c: &mut dyn Connection, db: &str, name: &str) -> Option<DocBuf> {
+fn collection_stats(c: &mut dyn ServerConnection, db: &str, name: &str) -> Option<DocBuf> {
     let mut w = Writer::new();
     w.str("collStats", name)
         .i64("maxTimeMS", super::VIEW_MILLIS);
@@ -25,7 +25,7 @@ fn collection_stats(c: &mut dyn Connection, db: &str, name: &str) -> Option<DocB
 }
 
 /// A page of a database's collections, by a part of the name.
-pub fn collections(c: &mut dyn Connection, r: &Request) -> Answer {
+pub fn collections(c: &mut dyn ServerConnection, r: &HttpRequest) -> ApiAnswer {
     let db = parameter(r, "db")?;
     let part = r.parameter("filter").unwrap_or_default().to_lowercase();
     let from = r.parameter("from").and_then(|v| v.parse::<usize>().ok());
@@ -80,7 +80,7 @@ fn add_figures(row: &mut Value, stats: &DocBuf) {
 }
 
 /// One collection: its figures, and its indexes with their size and use.
-pub fn collection(c: &mut dyn Connection, r: &Request) -> Answer {
+pub fn collection(c: &mut dyn ServerConnection, r: &HttpRequest) -> ApiAnswer {
     let (db, name) = (parameter(r, "db")?, parameter(r, "collection")?);
     let mut answer = json!({"db": db, "collection": name});
     let stats = collection_stats(c, &db, &name);

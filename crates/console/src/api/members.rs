@@ -1,16 +1,16 @@
 //! The members of a replica set, and the shards of a cluster.
 
 use super::{
-    Answer, Failure, aggregate, ask, doc_to_json, find, first_batch, reply_to_json, simple,
+    ApiAnswer, ApiFailure, aggregate, ask, doc_to_json, find, first_batch, reply_to_json, simple,
 };
-use crate::in_process::Connection;
+use crate::in_process::ServerConnection;
 use bson::{DocBuf, Writer};
 use serde_json::{Value, json};
 
 const MOST: i64 = 1000;
 const EVENTS: i64 = 100;
 
-pub fn members(c: &mut dyn Connection) -> Answer {
+pub fn members(c: &mut dyn ServerConnection) -> ApiAnswer {
     let status = ask(c, "admin", &simple("replSetGetStatus"))?;
     let mut answer = json!({"status": reply_to_json(&status)});
     // It needs another right.
@@ -22,7 +22,7 @@ pub fn members(c: &mut dyn Connection) -> Answer {
 }
 
 /// What the log says of elections, where the user may read it.
-fn elections(c: &mut dyn Connection) -> Value {
+fn elections(c: &mut dyn ServerConnection) -> Value {
     let mut w = Writer::new();
     w.str("getLog", "global");
     let Ok(log) = ask(c, "admin", &w.finish()) else {
@@ -40,13 +40,13 @@ fn elections(c: &mut dyn Connection) -> Value {
     all.into_iter().skip(newest).collect()
 }
 
-fn documents(c: &mut dyn Connection, command: &DocBuf) -> Result<Value, Failure> {
+fn documents(c: &mut dyn ServerConnection, command: &DocBuf) -> Result<Value, ApiFailure> {
     let reply = ask(c, "config", command)?;
     let all = first_batch(&reply).into_iter().map(doc_to_json);
     Ok(all.collect())
 }
 
-pub fn shards(c: &mut dyn Connection) -> Answer {
+pub fn shards(c: &mut dyn ServerConnection) -> ApiAnswer {
     let all = |name: &str| find(name, json!({}), json!({"_id": 1}), MOST);
     let mut answer = json!({
         "shards": documents(c, &all("shards"))?,
@@ -72,7 +72,7 @@ pub fn shards(c: &mut dyn Connection) -> Answer {
 }
 
 /// The shards with their members, which are asked now: one that is down takes its time.
-pub fn of_shards(c: &mut dyn Connection) -> Answer {
+pub fn of_shards(c: &mut dyn ServerConnection) -> ApiAnswer {
     let mut w = Writer::new();
     w.i32("listShards", 1).bool("pandoMembers", true);
     let reply = ask(c, "admin", &w.finish())?;

@@ -11,9 +11,9 @@ mod server;
 mod views;
 
 use crate::Shared;
-use crate::http::{Method, Reply, Request};
-use crate::in_process::Connection;
-use crate::session::{Login, Session};
+use crate::http::{HttpReply, HttpRequest, Method};
+use crate::in_process::ServerConnection;
+use crate::session::{ConsoleSession, LoginForm};
 use bson::{Doc, DocBuf, Val, Writer};
 use serde_json::{Map, Value, json};
 use service::Address;
@@ -26,18 +26,18 @@ const VIEW_MILLIS: i64 = 10_000;
 
 /// Why there is no answer.
 #[derive(Debug)]
-pub struct Failure {
+pub struct ApiFailure {
     status: u16,
     /// MongoDB's code and its name, where the server has refused a command.
     code: Option<(i64, String)>,
     message: String,
 }
 
-pub type Answer = Result<Value, Failure>;
+pub type ApiAnswer = Result<Value, ApiFailure>;
 
-impl Failure {
-    fn new(status: u16, message: impl Into<String>) -> Failure {
-        Failure {
+impl ApiFailure {
+    fn new(status: u16, message: impl Into<String>) -> ApiFailure {
+        ApiFailure {
             status,
             code: None,
             message: message.into(),
@@ -48,28 +48,28 @@ impl Failure {
         self.code.as_ref().is_some_and(|(c, _)| *c == code)
     }
 
-    fn into_reply(self) -> Reply {
+    fn into_reply(self) -> HttpReply {
         let mut error = Map::new();
         if let Some((code, name)) = self.code {
             error.insert("code".into(), code.into());
             error.insert("codeName".into(), name.into());
         }
         error.insert("message".into(), self.message.into());
-        Reply::json(self.status, &json!({ "error": error }))
+        HttpReply::json(self.status, &json!({ "error": error }))
     }
 }
 
 const UNAUTHORIZED: i64 = 13;
 
 /// Runs a command; an error reply is a failure.
-pub fn ask(c: &mut dyn Connection, db: &str, command: &DocBuf) -> Result<DocBuf, Failure> {
+pub fn ask(c: &mut dyn ServerConnection, db: &str, command: &DocBuf) -> Result<DocBuf, ApiFailure> {
     let reply = c
         .run(db, command.as_doc())
-        .map_err(|e| Failure::new(500, e))?;
+        .map_err(|e| ApiFailure::new(500, e))?;
     let doc = reply.as_doc();
     if doc.get("ok").is_some_and(Val::truthy) {
         if doc.len() > MOST_REPLY_BYTES {
-            return Err(Failure::new(
+            return Err(ApiFailure::new(
                 413,
                 format!("the reply has {} bytes: ask for less", doc.len()),
             ));
@@ -83,7 +83,7 @@ pub fn ask(c: &mut dyn Connection, db: &str, command: &DocBuf) -> Result<DocBuf,
             .to_string()
     };
     let code = doc.get("code").and_then(Val::to_i64_exact).unwrap_or(1);
-    Err(Failure {
+    Err(ApiFailure {
         status: if code == UNAUTHORIZED { 403 } else { 400 },
         code: Some((code, text("codeName"))),
         message: text("errmsg"),
@@ -172,9 +172,9 @@ fn number_at(d: Doc<'_>, path: &str) -> Option<f64> {
     }
 }
 
-fn parameter(r: &Request, name: &str) -> Result<String, Failure> {
+fn parameter(r: &HttpRequest, name: &str) -> Result<String, ApiFailure> {
     let given = r.parameter(name).filter(|v| !v.is_empty());
-    given.ok_or_else(|| Failure::new(400, format!("the parameter {name} is missing")))
+    given.ok_or_else(|| ApiFailure::new(400, format!("the parameter {name} is missing")))
 }
 
 fn text<'a>(o: &'a Map<String, Value>, name: &str) -> &'a str {
@@ -182,34 +182,34 @@ fn text<'a>(o: &'a Map<String, Value>, name: &str) -> &'a str {
 }
 
 /// Answers requests below `/api/`.
-pub fn answer(shared: &Arc<Shared>, r: &Request, peer: SocketAddr) -> Reply {
+pub fn answer(shared: &Arc<Shared>, r: &HttpRequest, peer: SocketAddr) -> HttpReply {
     let Some(path) = r.path.strip_prefix("/api/1/") else {
-        return Reply::error(404, "this is version 1 of the API: /api/1/");
+        return HttpReply::error(404, "this is version 1 of the API: /api/1/");
     };
     if path == "login" && r.method == Method::Post {
-        return log_in(shared, r, peer).unwrap_or_else(Failure::into_reply);
+        return log_in(shared, r, peer).unwrap_or_else(ApiFailure::into_reply);
     }
     let word = r.cookie(&shared.cookie).map(str::to_string);
     let Some(session) = word.as_ref().and_then(|w| shared.sessions.find(w)) else {
         let needs = json!({"error": {"message": "log in"}, "login": shared.authorization});
-        return Reply::json(401, &needs);
+        return HttpReply::json(401, &needs);
     };
     if path == "logout" && r.method == Method::Post {
         shared.sessions.remove(word.as_deref().unwrap_or(""));
-        let mut reply = Reply::json(200, &json!({}));
+        let mut reply = HttpReply::json(200, &json!({}));
         reply.cookie = Some(cookie(shared, "", 0));
         return reply;
     }
     match route(shared, &session, path, r) {
-        Ok(value) => Reply::json(200, &value),
+        Ok(value) => HttpReply::json(200, &value),
         Err(failure) => failure.into_reply(),
     }
 }
 
-fn route(shared: &Arc<Shared>, session: &Session, path: &str, r: &Request) -> Answer {
+fn route(shared: &Arc<Shared>, session: &ConsoleSession, path: &str, r: &HttpRequest) -> ApiAnswer {
     let posted = r.method == Method::Post;
     if posted && matches!(path, "query" | "explain" | "schema") {
-        let busy = || Failure::new(409, "another query of this session runs");
+        let busy = || ApiFailure::new(409, "another query of this session runs");
         let mut connection = session.query().ok_or_else(busy)?;
         let c = &mut **connection;
         return match path {
@@ -218,7 +218,7 @@ fn route(shared: &Arc<Shared>, session: &Session, path: &str, r: &Request) -> An
             _ => schema::run(c, r),
         };
     }
-    let busy = || Failure::new(503, "other views of this session take too long");
+    let busy = || ApiFailure::new(503, "other views of this session take too long");
     let mut connection = session.watch().ok_or_else(busy)?;
     let c = &mut **connection;
     match (posted, path) {
@@ -235,18 +235,22 @@ fn route(shared: &Arc<Shared>, session: &Session, path: &str, r: &Request) -> An
         (false, "members") => members::members(c),
         (false, "shards") => members::shards(c),
         (false, "shards/members") => members::of_shards(c),
-        _ => Err(Failure::new(
+        _ => Err(ApiFailure::new(
             404,
             "there is no such path, or not by this method",
         )),
     }
 }
 
-fn log_in(shared: &Arc<Shared>, r: &Request, peer: SocketAddr) -> Result<Reply, Failure> {
+fn log_in(
+    shared: &Arc<Shared>,
+    r: &HttpRequest,
+    peer: SocketAddr,
+) -> Result<HttpReply, ApiFailure> {
     let body = r
         .json()
-        .ok_or_else(|| Failure::new(400, "the body is no object"))?;
-    let login = Login {
+        .ok_or_else(|| ApiFailure::new(400, "the body is no object"))?;
+    let login = LoginForm {
         user: text(&body, "user").into(),
         password: text(&body, "password").into(),
         source: match text(&body, "source") {
@@ -255,28 +259,28 @@ fn log_in(shared: &Arc<Shared>, r: &Request, peer: SocketAddr) -> Result<Reply, 
         },
     };
     if shared.authorization && (login.user.is_empty() || login.password.is_empty()) {
-        return Err(Failure::new(401, "a user and a password are needed"));
+        return Err(ApiFailure::new(401, "a user and a password are needed"));
     }
     let who = (!login.user.is_empty()).then_some(&login);
     let from = peer.ip().to_canonical();
     if !shared.failures.may_try(from) {
-        return Err(Failure::new(
+        return Err(ApiFailure::new(
             429,
             "too many logins have failed: wait a little",
         ));
     }
-    let stopping = || Failure::new(503, "the server stops");
+    let stopping = || ApiFailure::new(503, "the server stops");
     let backend = shared.backend().ok_or_else(stopping)?;
     let turn = shared.login.try_lock_for(crate::http::PATIENCE);
-    let _turn = turn.ok_or_else(|| Failure::new(503, "too many log in at once"))?;
-    let opened = Session::open(&*backend, &Address::Tcp(peer), who);
+    let _turn = turn.ok_or_else(|| ApiFailure::new(503, "too many log in at once"))?;
+    let opened = ConsoleSession::open(&*backend, &Address::Tcp(peer), who);
     let session = opened.map_err(|_| {
         shared.failures.note(from);
         // It tells neither whether there is such a user, nor the user's name.
-        Failure::new(401, "the user, the password or the database is wrong")
+        ApiFailure::new(401, "the user, the password or the database is wrong")
     })?;
     let word = shared.sessions.add(session);
-    let mut reply = Reply::json(200, &json!({}));
+    let mut reply = HttpReply::json(200, &json!({}));
     let seconds = crate::session::LONGEST.as_secs();
     reply.cookie = Some(cookie(shared, &word, seconds));
     Ok(reply)

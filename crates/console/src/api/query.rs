@@ -1,8 +1,8 @@
 //! The query box: reads alone. A pipeline that would write is refused here, before the server is asked.
 
-use super::{Answer, Failure, ask, doc_to_json, first_batch, reply_to_json, text};
-use crate::http::Request;
-use crate::in_process::Connection;
+use super::{ApiAnswer, ApiFailure, ask, doc_to_json, first_batch, reply_to_json, text};
+use crate::http::HttpRequest;
+use crate::in_process::ServerConnection;
 use bson::{DocBuf, Val, Value as Bson, Writer};
 use serde_json::{Map, Value, json};
 use std::time::Instant;
@@ -18,7 +18,7 @@ struct ConsoleQuery {
     is_pipeline: bool,
 }
 
-pub fn run(c: &mut dyn Connection, r: &Request) -> Answer {
+pub fn run(c: &mut dyn ServerConnection, r: &HttpRequest) -> ApiAnswer {
     let query = read(r, false)?;
     let began = Instant::now();
     let reply = ask(c, &query.db, &query.command)?;
@@ -29,7 +29,7 @@ pub fn run(c: &mut dyn Connection, r: &Request) -> Answer {
 }
 
 /// A pipeline leaves its cursor open where there is more than was asked for.
-fn end_cursor(c: &mut dyn Connection, query: &ConsoleQuery, reply: &DocBuf) {
+fn end_cursor(c: &mut dyn ServerConnection, query: &ConsoleQuery, reply: &DocBuf) {
     let cursor = reply.get("cursor").and_then(Val::as_doc);
     let id = cursor
         .and_then(|d| d.get("id")?.to_i64_exact())
@@ -42,7 +42,7 @@ fn end_cursor(c: &mut dyn Connection, query: &ConsoleQuery, reply: &DocBuf) {
     }
 }
 
-pub fn explain(c: &mut dyn Connection, r: &Request) -> Answer {
+pub fn explain(c: &mut dyn ServerConnection, r: &HttpRequest) -> ApiAnswer {
     let query = read(r, true)?;
     let mut w = Writer::new();
     w.doc("explain", query.command.as_doc());
@@ -55,13 +55,13 @@ pub fn explain(c: &mut dyn Connection, r: &Request) -> Answer {
 }
 
 /// The command that the body describes: a find, or a pipeline.
-fn read(r: &Request, explained: bool) -> Result<ConsoleQuery, Failure> {
+fn read(r: &HttpRequest, explained: bool) -> Result<ConsoleQuery, ApiFailure> {
     let body = r
         .json()
-        .ok_or_else(|| Failure::new(400, "the body is no object"))?;
+        .ok_or_else(|| ApiFailure::new(400, "the body is no object"))?;
     let (db, collection) = (text(&body, "db"), text(&body, "collection"));
     if db.is_empty() || collection.is_empty() {
-        return Err(Failure::new(400, "db and collection are missing"));
+        return Err(ApiFailure::new(400, "db and collection are missing"));
     }
     let query = body.get("limit").and_then(Value::as_i64).unwrap_or(20);
     let limit = query.clamp(1, MOST_DOCUMENTS);
@@ -82,8 +82,8 @@ fn read(r: &Request, explained: bool) -> Result<ConsoleQuery, Failure> {
     })
 }
 
-fn malformed(what: &str) -> Failure {
-    Failure::new(400, format!("{what} makes no sense as Extended JSON"))
+fn malformed(what: &str) -> ApiFailure {
+    ApiFailure::new(400, format!("{what} makes no sense as Extended JSON"))
 }
 
 fn write_pipeline(
@@ -91,12 +91,12 @@ fn write_pipeline(
     collection: &str,
     pipeline: &Value,
     limit: i64,
-) -> Result<(), Failure> {
+) -> Result<(), ApiFailure> {
     let Value::Array(stages) = pipeline else {
-        return Err(Failure::new(400, "the pipeline is no array"));
+        return Err(ApiFailure::new(400, "the pipeline is no array"));
     };
     if let Some(writing) = WRITING.iter().find(|name| names(pipeline, name, 0)) {
-        return Err(Failure::new(
+        return Err(ApiFailure::new(
             403,
             format!("{writing} writes: this page reads alone"),
         ));
@@ -127,7 +127,7 @@ fn write_find(
     collection: &str,
     body: &Map<String, Value>,
     limit: i64,
-) -> Result<(), Failure> {
+) -> Result<(), ApiFailure> {
     w.str("find", collection);
     for name in ["filter", "projection", "sort"] {
         let Some(given) = body.get(name).filter(|v| !v.is_null()) else {

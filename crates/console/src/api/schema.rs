@@ -3,10 +3,11 @@
 //! same way and with the same answer.
 
 use super::{
-    Answer, Failure, UNAUTHORIZED, aggregate, ask, doc_to_json, first_batch, reply_to_json, text,
+    ApiAnswer, ApiFailure, UNAUTHORIZED, aggregate, ask, doc_to_json, first_batch, reply_to_json,
+    text,
 };
-use crate::http::Request;
-use crate::in_process::Connection;
+use crate::http::HttpRequest;
+use crate::in_process::ServerConnection;
 use bson::{Doc, DocBuf, Val, Writer};
 use query::shape::{Field, Shape, ShapeLimits};
 use serde_json::{Value, json};
@@ -17,10 +18,10 @@ const MILLIS: i64 = 20_000;
 const BATCH: i32 = 100;
 const NOT_FOUND: i64 = 26;
 
-pub fn run(c: &mut dyn Connection, r: &Request) -> Answer {
+pub fn run(c: &mut dyn ServerConnection, r: &HttpRequest) -> ApiAnswer {
     let body = r
         .json()
-        .ok_or_else(|| Failure::new(400, "the body is no object"))?;
+        .ok_or_else(|| ApiFailure::new(400, "the body is no object"))?;
     let (db, collection) = (text(&body, "db"), text(&body, "collection"));
     let asked = body.get("sample").and_then(Value::as_i64);
     let sample = asked.unwrap_or(SAMPLE).clamp(1, MOST_SAMPLE);
@@ -34,7 +35,7 @@ pub fn run(c: &mut dyn Connection, r: &Request) -> Answer {
     }
 }
 
-fn sampled(c: &mut dyn Connection, db: &str, collection: &str, sample: i64) -> Answer {
+fn sampled(c: &mut dyn ServerConnection, db: &str, collection: &str, sample: i64) -> ApiAnswer {
     let mut shape = Shape::new(ShapeLimits::default());
     let pipeline = json!([{"$sample": {"size": sample}}]);
     let first = ask(c, db, &aggregate(Some(collection), pipeline, BATCH))?;

@@ -1,17 +1,17 @@
 //! Running operations, their end, and the log.
 
-use super::{Answer, Failure, aggregate, ask, doc_to_json, find, first_batch, simple};
+use super::{ApiAnswer, ApiFailure, aggregate, ask, doc_to_json, find, first_batch, simple};
 use crate::Shared;
-use crate::http::Request;
-use crate::in_process::Connection;
+use crate::http::HttpRequest;
+use crate::in_process::ServerConnection;
 use bson::{Val, Writer};
 use serde_json::{Value, json};
 
 const MOST_OPERATIONS: i32 = 500;
 
 /// All operations, or only the user's own without the right to see others.
-pub fn running(c: &mut dyn Connection) -> Answer {
-    let list = |c: &mut dyn Connection, all: bool| {
+pub fn running(c: &mut dyn ServerConnection) -> ApiAnswer {
+    let list = |c: &mut dyn ServerConnection, all: bool| {
         let stage =
             json!({"$currentOp": {"allUsers": all, "idleSessions": true, "truncateOps": true}});
         let limit = json!({"$limit": MOST_OPERATIONS});
@@ -32,7 +32,7 @@ pub fn running(c: &mut dyn Connection) -> Answer {
 }
 
 /// How many locks against all writes there are, where the user may know.
-fn locks(c: &mut dyn Connection) -> Value {
+fn locks(c: &mut dyn ServerConnection) -> Value {
     let mut w = Writer::new();
     w.i32("serverStatus", 1);
     for section in [
@@ -50,13 +50,13 @@ fn locks(c: &mut dyn Connection) -> Value {
     locks.map_or(Value::Null, Value::from)
 }
 
-pub fn kill(c: &mut dyn Connection, r: &Request) -> Answer {
+pub fn kill(c: &mut dyn ServerConnection, r: &HttpRequest) -> ApiAnswer {
     let body = r
         .json()
-        .ok_or_else(|| Failure::new(400, "the body is no object"))?;
+        .ok_or_else(|| ApiFailure::new(400, "the body is no object"))?;
     let opid = body.get("opid");
     let opid = opid.and_then(bson::json::to_value);
-    let opid = opid.ok_or_else(|| Failure::new(400, "opid is missing"))?;
+    let opid = opid.ok_or_else(|| ApiFailure::new(400, "opid is missing"))?;
     let mut w = Writer::new();
     w.i32("killOp", 1).value("op", opid);
     ask(c, "admin", &w.finish())?;
@@ -64,7 +64,7 @@ pub fn kill(c: &mut dyn Connection, r: &Request) -> Answer {
 }
 
 /// The newest lines, those of the start and its warnings, the certificate, and the last backup.
-pub fn log(shared: &Shared, c: &mut dyn Connection) -> Answer {
+pub fn log(shared: &Shared, c: &mut dyn ServerConnection) -> ApiAnswer {
     let mut answer = json!({});
     for (name, log) in [("lines", "global"), ("startupWarnings", "startupWarnings")] {
         let mut w = Writer::new();
@@ -87,7 +87,7 @@ pub fn log(shared: &Shared, c: &mut dyn Connection) -> Answer {
 }
 
 /// The last backup that the server knows of; `known` is false if the user may not read it.
-fn backup(c: &mut dyn Connection) -> Value {
+fn backup(c: &mut dyn ServerConnection) -> Value {
     let last = find("settings", json!({"_id": "lastBackup"}), json!({}), 1);
     let Ok(reply) = ask(c, "config", &last) else {
         return json!({"known": false});

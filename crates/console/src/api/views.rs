@@ -2,13 +2,13 @@
 //! right.
 
 use super::{
-    Answer, Failure, UNAUTHORIZED, aggregate, ask, doc_to_json, find, first_batch, reply_to_json,
-    simple, text,
+    ApiAnswer, ApiFailure, UNAUTHORIZED, aggregate, ask, doc_to_json, find, first_batch,
+    reply_to_json, simple, text,
 };
 use crate::Shared;
-use crate::http::Request;
-use crate::in_process::Connection;
-use crate::session::Session;
+use crate::http::HttpRequest;
+use crate::in_process::ServerConnection;
+use crate::session::ConsoleSession;
 use bson::{Doc, Val, Writer};
 use serde_json::{Value, json};
 
@@ -16,19 +16,23 @@ use serde_json::{Value, json};
 const MOVE: &str = "MoveCoordinator";
 
 /// What `GET log` and the slow operations need: they are out of the log.
-fn may_read_log(c: &mut dyn Connection) -> Result<(), Failure> {
+fn may_read_log(c: &mut dyn ServerConnection) -> Result<(), ApiFailure> {
     let mut w = Writer::new();
     w.str("getLog", "startupWarnings");
     ask(c, "admin", &w.finish()).map(|_| ())
 }
 
 /// The logged-in user, the server, and the views that the user may see.
-pub fn session(shared: &Shared, session: &Session, c: &mut dyn Connection) -> Answer {
+pub fn session(
+    shared: &Shared,
+    session: &ConsoleSession,
+    c: &mut dyn ServerConnection,
+) -> ApiAnswer {
     let hello = ask(c, "admin", &simple("hello"))?;
     let build = ask(c, "admin", &simple("buildInfo"))?;
     let text = |name: &str| hello.get(name).and_then(Val::as_str).map(String::from);
     let is_router = text("msg").as_deref() == Some("isdbgrid");
-    let refused = |answer: Result<_, Failure>| match answer {
+    let refused = |answer: Result<_, ApiFailure>| match answer {
         Err(f) if f.is_code(UNAUTHORIZED) => true,
         Err(_) | Ok(_) => false,
     };
@@ -58,7 +62,7 @@ pub fn session(shared: &Shared, session: &Session, c: &mut dyn Connection) -> An
 }
 
 /// The figures of the last hour, and those of this moment.
-pub fn now(shared: &Shared, c: &mut dyn Connection, r: &Request) -> Answer {
+pub fn now(shared: &Shared, c: &mut dyn ServerConnection, r: &HttpRequest) -> ApiAnswer {
     let mut w = Writer::new();
     w.i32("serverStatus", 1);
     for section in [
@@ -84,7 +88,7 @@ pub fn now(shared: &Shared, c: &mut dyn Connection, r: &Request) -> Answer {
 }
 
 /// Operations that wait for others, and what moves between shards, where the user may see them.
-fn waiting_and_moves(c: &mut dyn Connection) -> Result<[Value; 2], Failure> {
+fn waiting_and_moves(c: &mut dyn ServerConnection) -> Result<[Value; 2], ApiFailure> {
     let pipeline = json!([
         {"$currentOp": {"allUsers": true, "idleSessions": false, "truncateOps": true}},
         {"$match": {"$or": [{"waitingForLock": true}, {"desc": MOVE}]}},
@@ -97,7 +101,7 @@ fn waiting_and_moves(c: &mut dyn Connection) -> Result<[Value; 2], Failure> {
     Ok([waiting, moves].map(|list| list.into_iter().map(doc_to_json).collect()))
 }
 
-pub fn slow(shared: &Shared, c: &mut dyn Connection) -> Answer {
+pub fn slow(shared: &Shared, c: &mut dyn ServerConnection) -> ApiAnswer {
     may_read_log(c)?;
     shared.shapes.read_log();
     let mut answer = shared.shapes.json();
@@ -112,13 +116,13 @@ pub fn slow(shared: &Shared, c: &mut dyn Connection) -> Answer {
 }
 
 /// How the example of a shape is run, and which indexes there are.
-pub fn plan(shared: &Shared, c: &mut dyn Connection, r: &Request) -> Answer {
+pub fn plan(shared: &Shared, c: &mut dyn ServerConnection, r: &HttpRequest) -> ApiAnswer {
     may_read_log(c)?;
     let body = r
         .json()
-        .ok_or_else(|| Failure::new(400, "the body is no object"))?;
+        .ok_or_else(|| ApiFailure::new(400, "the body is no object"))?;
     let shape = shared.shapes.find(text(&body, "id"));
-    let shape = shape.ok_or_else(|| Failure::new(404, "there is no such shape any more"))?;
+    let shape = shape.ok_or_else(|| ApiFailure::new(404, "there is no such shape any more"))?;
     let (db, collection) = shape.ns.split_once('.').unwrap_or((&shape.ns, ""));
     let mut answer = json!({"advice": crate::advice::of(&shape)});
     if let Some(command) = explainable(&shape.example, collection) {

@@ -6,11 +6,11 @@
 //! Invariant: `token` says what the stream has seen. A stream that resumes after it sees exactly
 //! what this one would see next.
 
-use super::log_tail::{Follower, LogTail, Wake};
+use super::log_tail::{LogFollower, LogTail, Wake};
 use crate::op::OpCtx;
 use crate::records;
 use bson::{Doc, DocBuf, MAX_DOC_BYTES, Writer};
-use changes::event::{self, Images, Kind, Scope, StreamOptions};
+use changes::event::{self, EventKind, Images, Scope, StreamOptions};
 use changes::{Change, ChangeKind, EntryStamp, Token, TokenPlace, changes, token_not_found};
 use errors::{Error, Result, bail, err};
 use query::expr::Vars;
@@ -72,7 +72,7 @@ pub struct WantedEvents {
 
 pub struct ChangeStream {
     tail: Arc<LogTail>,
-    follower: Follower,
+    follower: LogFollower,
     request: ChangeStreamRequest,
     /// Before the next entry to read.
     mark: LogMark,
@@ -349,7 +349,7 @@ impl ChangeStream {
         ctx: &OpCtx,
         stamp: &EntryStamp,
         change: &Change<'_>,
-        kind: Kind,
+        kind: EventKind,
     ) -> Result<bool> {
         match &self.request.wanted.summary {
             Some(filter) => {
@@ -367,7 +367,7 @@ impl ChangeStream {
         ctx: &OpCtx,
         stamp: &EntryStamp,
         change: &Change<'_>,
-        kind: Kind,
+        kind: EventKind,
     ) -> Result<DocBuf> {
         let now;
         let mut images = Images::default();
@@ -397,7 +397,10 @@ impl ChangeStream {
             ShowImage::Off | ShowImage::UpdateLookup => None,
             ShowImage::Required
                 if pre_image.is_none()
-                    && matches!(kind, Kind::Update | Kind::Replace | Kind::Delete) =>
+                    && matches!(
+                        kind,
+                        EventKind::Update | EventKind::Replace | EventKind::Delete
+                    ) =>
             {
                 return Err(
                     missing_image("pre", "update, delete and replace", stamp, change).into(),

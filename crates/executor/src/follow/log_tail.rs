@@ -26,19 +26,19 @@ use storage::{Committed, Entry, LogMark, Observer, Op, Store};
 pub type Wake = Box<dyn Fn() + Send + Sync>;
 
 /// A follower of the log, until it is dropped.
-pub struct Follower {
+pub struct LogFollower {
     place: Arc<Place>,
     tail: Arc<LogTail>,
     name: Box<str>,
 }
 
-impl Drop for Follower {
+impl Drop for LogFollower {
     fn drop(&mut self) {
         self.tail.unfollow(&self.name, &self.place);
     }
 }
 
-impl Follower {
+impl LogFollower {
     pub fn has_news(&self) -> bool {
         self.place.news.lock().is_some()
     }
@@ -271,7 +271,7 @@ impl LogTail {
     }
 
     /// Follows the writes to a collection (`database.collection`), to a database, or (empty) all.
-    pub fn follow(self: &Arc<LogTail>, name: &str) -> Follower {
+    pub fn follow(self: &Arc<LogTail>, name: &str) -> LogFollower {
         let place = Arc::<Place>::default();
         let before = self.following.fetch_add(1, SeqCst);
         // An entry that is appended after this is noted, or it is in the log's end below.
@@ -301,7 +301,7 @@ impl LogTail {
             }
             self.store.request_sync();
         }
-        Follower {
+        LogFollower {
             place,
             tail: self.clone(),
             name: name.into(),

@@ -10,5 +10,5 @@ mod log_tail;
 mod oplog_cursor;
 
 pub use change_stream::{ChangeStream, ChangeStreamRequest, ShowImage, StreamStart, WantedEvents};
-pub use log_tail::{Follower, LogTail, Wake};
+pub use log_tail::{LogFollower, LogTail, Wake};
 pub use oplog_cursor::{OPLOG, OplogCursor};

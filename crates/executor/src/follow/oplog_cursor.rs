@@ -5,7 +5,7 @@
 //!
 //! Invariant: between batches a cursor holds its position, and nothing of the log.
 
-use super::log_tail::{Follower, LogTail, Wake};
+use super::log_tail::{LogFollower, LogTail, Wake};
 use crate::op::OpCtx;
 use crate::read::find::FindRequest;
 use crate::read::step::built;
@@ -48,7 +48,7 @@ pub struct OplogCursor {
     skip: u64,
     left: Option<u64>,
     /// The follower of a tailable, awaiting cursor.
-    follower: Option<Follower>,
+    follower: Option<LogFollower>,
     tailable: bool,
     caught_up: bool,
 }

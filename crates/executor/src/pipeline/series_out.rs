@@ -33,20 +33,18 @@ fn whole(v: Val<'_>) -> Option<i64> {
     }
 }
 
-/// `$out` to a time series that is there, or that comes to be.
-pub(super) fn run(
-    outside: &mut AggregateHost<'_, '_>,
+/// The options of the target, as the stage asks for them or as it has them.
+fn target_options(
     spec: &OutSpec,
-    before: Option<Arc<Collection>>,
-    input: &mut dyn Source,
-) -> Result<()> {
-    let target = spec.target.to_string();
+    target: &str,
+    before: Option<&Collection>,
+) -> Result<TimeSeriesOptions> {
     let asked = match &spec.timeseries {
         Some(d) => Some(options_of(d.as_doc())?),
         None => None,
     };
-    let there = before.as_ref().and_then(|c| c.measurements());
-    let options = match (asked, there) {
+    let there = before.and_then(|c| c.measurements());
+    Ok(match (asked, there) {
         (Some(_), None) if before.is_some() => bail!(
             7268700,
             "Cannot create a time-series collection from a non time-series collection: {target}"
@@ -67,7 +65,18 @@ pub(super) fn run(
         (Some(asked), None) => asked,
         (None, Some(there)) => TimeSeriesOptions::clone(there),
         (None, None) => bail!(InvalidOptions, "{target} is no time series"),
-    };
+    })
+}
+
+/// `$out` to a time series that is there, or that comes to be.
+pub(super) fn run(
+    outside: &mut AggregateHost<'_, '_>,
+    spec: &OutSpec,
+    before: Option<Arc<Collection>>,
+    input: &mut dyn Source,
+) -> Result<()> {
+    let target = spec.target.to_string();
+    let options = target_options(spec, &target, before.as_deref())?;
     let own = before.as_ref().map(|c| c.options.as_doc());
     let expires = own.and_then(|o| o.get("expireAfterSeconds")?.to_i64_exact());
     let collation = own.and_then(|o| o.get("collation")?.as_doc());

@@ -63,7 +63,7 @@ const BETWEEN_CHECKS: Duration = Duration::from_secs(60);
 const LEAST_FREE_BYTES: u64 = 32 << 20;
 
 /// An index.
-pub struct Follower {
+pub struct IndexFollower {
     pub id: u64,
     pub spec: SearchSpec,
     uuid: [u8; 16],
@@ -74,7 +74,7 @@ pub struct Follower {
     tail: Arc<follow::LogTail>,
     index: Mutex<Option<Arc<SearchIndex>>>,
     /// News of the collection, under the name that it has.
-    news: Mutex<Option<(String, Arc<follow::Follower>)>>,
+    news: Mutex<Option<(String, Arc<follow::LogFollower>)>>,
     ready: AtomicBool,
     /// All entries up to this one are in the last commit, or did not concern the index.
     complete: AtomicU64,
@@ -136,15 +136,15 @@ struct Writer {
     _share: query::pipeline::Share,
 }
 
-impl Follower {
+impl IndexFollower {
     pub(super) fn new(
         engine: &Arc<Engine>,
         of: ([u8; 16], u64),
         spec: SearchSpec,
         dir: PathBuf,
-    ) -> Arc<Follower> {
+    ) -> Arc<IndexFollower> {
         static LAST: AtomicU64 = AtomicU64::new(0);
-        Arc::new(Follower {
+        Arc::new(IndexFollower {
             id: LAST.fetch_add(1, SeqCst),
             spec,
             uuid: of.0,
@@ -194,14 +194,14 @@ impl Follower {
     }
 
     /// Has it get a turn soon.
-    fn hurry(self: &Arc<Follower>, at: Instant) {
+    fn hurry(self: &Arc<IndexFollower>, at: Instant) {
         if let Some(pool) = self.pool.upgrade() {
             pool.due(self, at);
         }
     }
 
     /// Follows the collection under this name from now on.
-    pub(super) fn follow(self: &Arc<Follower>, ns: &str) {
+    pub(super) fn follow(self: &Arc<IndexFollower>, ns: &str) {
         let mut news = self.news.lock();
         if news.as_ref().is_some_and(|(known, _)| known == ns) {
             return;
@@ -215,7 +215,7 @@ impl Follower {
     }
 
     /// It has its last turn soon.
-    pub(super) fn end(self: &Arc<Follower>, remove: bool) {
+    pub(super) fn end(self: &Arc<IndexFollower>, remove: bool) {
         self.removed.store(remove, SeqCst);
         self.stopped.store(true, SeqCst);
         self.hurry(Instant::now());
@@ -223,12 +223,12 @@ impl Follower {
 
     /// A search was surprised by what it found: the index looks at its files, and is built anew where
     /// they are damaged.
-    pub(super) fn suspect(self: &Arc<Follower>) {
+    pub(super) fn suspect(self: &Arc<IndexFollower>) {
         self.suspect.store(true, SeqCst);
         self.hurry(Instant::now());
     }
 
-    fn news(&self) -> Option<Arc<follow::Follower>> {
+    fn news(&self) -> Option<Arc<follow::LogFollower>> {
         self.news.lock().as_ref().map(|(_, n)| n.clone())
     }
 
@@ -244,7 +244,7 @@ impl Follower {
 
     /// Waits until the index has everything up to `index`, as long as the operation may go on, and no
     /// longer than [`CAUSAL_WAIT`].
-    pub(super) fn reach(self: &Arc<Follower>, ctx: &OpCtx<'_>, index: u64) -> Result<()> {
+    pub(super) fn reach(self: &Arc<IndexFollower>, ctx: &OpCtx<'_>, index: u64) -> Result<()> {
         let begun = Instant::now();
         while self.complete() < index {
             ctx.check()?;
@@ -265,14 +265,14 @@ impl Follower {
     }
 
     /// Does what there is to do, as far as one turn goes.
-    pub(super) fn turn(self: &Arc<Follower>) -> Next {
+    pub(super) fn turn(self: &Arc<IndexFollower>) -> Next {
         self.running.store(true, SeqCst);
         let next = self.turn_with(&mut self.state.lock());
         self.running.store(false, SeqCst);
         next
     }
 
-    fn turn_with(self: &Arc<Follower>, state: &mut State) -> Next {
+    fn turn_with(self: &Arc<IndexFollower>, state: &mut State) -> Next {
         let engine = self.engine.upgrade();
         let (Some(engine), false) = (&engine, self.stopped.load(SeqCst)) else {
             self.close(state);
@@ -347,7 +347,7 @@ impl Follower {
         format!("{}-{}", self.spec.id, self.spec.version)
     }
 
-    fn step(self: &Arc<Follower>, engine: &Arc<Engine>, state: &mut State) -> Result<Next> {
+    fn step(self: &Arc<IndexFollower>, engine: &Arc<Engine>, state: &mut State) -> Result<Next> {
         if self.suspect.load(SeqCst) {
             self.look_at_files(state)?;
         }
@@ -392,7 +392,7 @@ impl Follower {
         Ok(())
     }
 
-    fn open(self: &Arc<Follower>, engine: &Arc<Engine>, state: &mut State) -> Result<Next> {
+    fn open(self: &Arc<IndexFollower>, engine: &Arc<Engine>, state: &mut State) -> Result<Next> {
         let index = match self.index() {
             Some(index) => index,
             None => {
@@ -424,7 +424,7 @@ impl Follower {
 
     /// From now on searches find it; the version before is not needed any more.
     fn serve(
-        self: &Arc<Follower>,
+        self: &Arc<IndexFollower>,
         engine: &Arc<Engine>,
         state: &mut State,
         at: Position,
@@ -497,7 +497,7 @@ impl Follower {
     }
 
     /// Puts in documents of the collection, as many as a turn takes.
-    fn fill(self: &Arc<Follower>, engine: &Arc<Engine>, state: &mut State) -> Result<Next> {
+    fn fill(self: &Arc<IndexFollower>, engine: &Arc<Engine>, state: &mut State) -> Result<Next> {
         check_disk(engine)?;
         let begun = Instant::now();
         let Phase::Filling { view, key, from } = &mut state.phase else {
@@ -545,7 +545,7 @@ impl Follower {
     /// Has a new index serve searches as soon as its graphs have what it was filled with, or what there is memory for;
     /// whether they grow on.
     fn grow_and_serve(
-        self: &Arc<Follower>,
+        self: &Arc<IndexFollower>,
         engine: &Arc<Engine>,
         state: &mut State,
     ) -> Result<bool> {
@@ -560,7 +560,7 @@ impl Follower {
     }
 
     fn read_on(
-        self: &Arc<Follower>,
+        self: &Arc<IndexFollower>,
         engine: &Arc<Engine>,
         state: &mut State,
         mut at: Position,
@@ -647,7 +647,7 @@ impl Follower {
     }
 
     /// Has news make it due, not too soon after the last commit.
-    fn await_news(self: &Arc<Follower>, news: &follow::Follower, state: &State) {
+    fn await_news(self: &Arc<IndexFollower>, news: &follow::LogFollower, state: &State) {
         let rest = state.committed.map_or(Duration::ZERO, |c| {
             BETWEEN_COMMITS.saturating_sub(c.elapsed())
         });

@@ -26,7 +26,7 @@ use crate::op::OpCtx;
 use bson::{Doc, DocBuf, Value};
 use catalog::Collection;
 use errors::{Result, bail};
-use follower::Follower;
+use follower::IndexFollower;
 use parking_lot::Mutex;
 use pool::Pool;
 use query::pipeline::search::SYNONYMS;
@@ -116,13 +116,13 @@ pub struct LackingDocuments {
 /// An index that a search goes on in, and its follower.
 pub(crate) struct Opened {
     index: Arc<SearchIndex>,
-    follower: Arc<Follower>,
+    follower: Arc<IndexFollower>,
 }
 
 /// The search indexes of a server.
 #[derive(Default)]
 pub struct SearchIndexes {
-    followers: Mutex<HashMap<String, Arc<Follower>>>,
+    followers: Mutex<HashMap<String, Arc<IndexFollower>>>,
     pool: Arc<Pool>,
     stamps: Stamps,
     /// One waits that others close their writers.
@@ -206,7 +206,7 @@ impl SearchIndexes {
         }
         for (folder, (uuid, tablet, ns, spec)) in wanted {
             let dir = base.join(&folder);
-            let made = || Follower::new(engine, (uuid, tablet), spec, dir);
+            let made = || IndexFollower::new(engine, (uuid, tablet), spec, dir);
             followers.entry(folder).or_insert_with(made).follow(&ns);
         }
     }
@@ -251,7 +251,7 @@ impl SearchIndexes {
     }
 
     /// The index of that name that serves now; `None`: there is none, or it is being built.
-    fn serving(&self, coll: &Collection, name: &str) -> Option<Arc<Follower>> {
+    fn serving(&self, coll: &Collection, name: &str) -> Option<Arc<IndexFollower>> {
         let specs = coll.search.as_deref()?;
         let spec = specs
             .iter()
@@ -288,7 +288,7 @@ impl SearchIndexes {
     }
 
     /// The follower of a definition in its present version.
-    fn newest(&self, spec: Doc<'_>) -> Option<Arc<Follower>> {
+    fn newest(&self, spec: Doc<'_>) -> Option<Arc<IndexFollower>> {
         let id = spec.get("id").and_then(|v| v.as_str())?;
         let version = spec.get("version").and_then(|v| v.as_i64());
         let followers = self.followers.lock();
@@ -381,7 +381,8 @@ impl SearchIndexes {
 
     /// Ends all turns, and waits for them.
     fn stop(&self) {
-        let followers: Vec<Arc<Follower>> = self.followers.lock().drain().map(|(_, f)| f).collect();
+        let followers: Vec<Arc<IndexFollower>> =
+            self.followers.lock().drain().map(|(_, f)| f).collect();
         self.pool.stop();
         followers.iter().for_each(|f| f.close_now());
     }

@@ -8,7 +8,7 @@
 //! - An index has one turn at a time.
 //! - An index that is made due before a time runs from that time on, as soon as a thread is free.
 
-use super::follower::{Follower, Next};
+use super::follower::{IndexFollower, Next};
 use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
@@ -39,7 +39,7 @@ pub(super) struct Pool {
 #[derive(Default)]
 struct Due {
     in_order: BTreeSet<(Instant, u64)>,
-    waiting: HashMap<u64, (Instant, Arc<Follower>)>,
+    waiting: HashMap<u64, (Instant, Arc<IndexFollower>)>,
     running: HashSet<u64>,
     /// When those that run are due again.
     again: HashMap<u64, Instant>,
@@ -48,7 +48,7 @@ struct Due {
 }
 
 impl Due {
-    fn put(&mut self, follower: &Arc<Follower>, at: Instant) {
+    fn put(&mut self, follower: &Arc<IndexFollower>, at: Instant) {
         let id = follower.id;
         if self.running.contains(&id) {
             let again = self.again.entry(id).or_insert(at);
@@ -66,7 +66,7 @@ impl Due {
     }
 
     /// The one that is due first, or when it will be.
-    fn take(&mut self) -> Result<Arc<Follower>, Option<Instant>> {
+    fn take(&mut self) -> Result<Arc<IndexFollower>, Option<Instant>> {
         let Some((at, id)) = self.in_order.first().copied() else {
             return Err(None);
         };
@@ -82,7 +82,7 @@ impl Due {
         Ok(follower)
     }
 
-    fn ended(&mut self, follower: &Arc<Follower>, next: &Next) {
+    fn ended(&mut self, follower: &Arc<IndexFollower>, next: &Next) {
         self.running.remove(&follower.id);
         let again = self.again.remove(&follower.id);
         let own = match next {
@@ -98,7 +98,7 @@ impl Due {
 
 impl Pool {
     /// Has an index get a turn from `at` on.
-    pub fn due(self: &Arc<Pool>, follower: &Arc<Follower>, at: Instant) {
+    pub fn due(self: &Arc<Pool>, follower: &Arc<IndexFollower>, at: Instant) {
         if self.stopped.load(SeqCst) {
             return;
         }

@@ -3,7 +3,7 @@
 //! Invariant: a document is read when it is given, so it is in its present state; documents that were
 //! deleted meanwhile are left out, and so are those that a shard does not own (`shown`).
 
-use super::follower::{Follower, reach_all};
+use super::follower::{IndexFollower, reach_all};
 use crate::engine::Engine;
 use crate::op::OpCtx;
 use crate::pinned_snapshot::PinnedSnapshot;
@@ -109,7 +109,7 @@ pub(crate) fn found(
 /// A search over a state of its index.
 struct OpenSearch {
     search: Search,
-    index: Arc<Follower>,
+    index: Arc<IndexFollower>,
     snapshot: Snapshot,
     shown: Option<Shown>,
     reader: Reader,
@@ -196,7 +196,7 @@ fn synonyms(
     ctx: &mut OpCtx<'_>,
     (stage, search): (&SearchStage, &Search),
     coll: &Collection,
-    index: &Arc<Follower>,
+    index: &Arc<IndexFollower>,
     causal: bool,
 ) -> Result<HashMap<String, Synonyms>> {
     let mut found = HashMap::new();
@@ -378,7 +378,7 @@ fn nearest(
 /// at its files, and the search fails.
 fn within<T>(
     ctx: &mut OpCtx<'_>,
-    index: &Arc<Follower>,
+    index: &Arc<IndexFollower>,
     held: &mut Share,
     search: impl FnOnce(&mut Room<'_>) -> Result<T>,
 ) -> Result<T> {
@@ -386,7 +386,7 @@ fn within<T>(
     guarded(index, || search(&mut Room::new(&mut ask)))
 }
 
-fn guarded<T>(index: &Arc<Follower>, work: impl FnOnce() -> Result<T>) -> Result<T> {
+fn guarded<T>(index: &Arc<IndexFollower>, work: impl FnOnce() -> Result<T>) -> Result<T> {
     let done = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
         Err(err!(
             DataCorruptionDetected,
@@ -485,7 +485,7 @@ impl Paging {
 /// The documents of hits.
 struct Rows {
     reader: Reader,
-    index: Arc<Follower>,
+    index: Arc<IndexFollower>,
     shown: Option<Shown>,
     /// How many more are given.
     left: u64,

@@ -30,7 +30,7 @@ struct State {
 /// A collection that is watched.
 struct Watched {
     uuid: Option<[u8; 16]>,
-    news: follow::Follower,
+    news: follow::LogFollower,
     changed: u64,
     asked_at: u64,
 }

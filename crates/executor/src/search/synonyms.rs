@@ -34,7 +34,7 @@ struct Known {
 /// Where it comes from.
 enum From {
     /// A collection, by its id, and news of it; there may be none of that name.
-    Collection(Option<[u8; 16]>, follow::Follower),
+    Collection(Option<[u8; 16]>, follow::LogFollower),
     /// Documents that a router has sent, by hashes of them under keys that no client knows: others with the same
     /// would be taken for them.
     Sent([u64; 2]),

@@ -325,36 +325,22 @@ fn insert_rows(
             time: chunk[*i].time,
         }));
         let meta = rows.first().and_then(|i| chunk[*i].meta(&series.options));
-        let (mut rest, mut few) = (rows, 0);
+        let mut few = 0;
+        let mut rest = rows;
         for packed in time_series::pack(&series.options, meta, &sorted) {
-            let (these, more) = rest.split_at(packed.rows.min(rest.len()));
-            rest = more;
             if packed.rows < time_series::PACKED_ROWS {
                 few += packed.rows;
             }
-            if let (Some(first), Some(next)) = (these.first(), more.first()) {
-                let end = chunk[*first]
-                    .time
-                    .saturating_add(series.options.span_millis());
-                count_full(&young.figures, packed.rows, chunk[*next].time >= end);
-            }
-            let Some((first, with)) = these.split_first() else {
-                continue;
-            };
-            let with = with.iter().map(|i| chunk[*i].at).collect();
-            let new = NewRecord::new(&target, chunk[*first].at, packed.doc)?;
-            records.push(new.holding(with));
+            let (these, more) = rest.split_at(packed.rows.min(rest.len()));
+            rest = more;
+            count_end(&young.figures, &series.options, &chunk, these, more);
+            records.extend(bucket_record(&target, &chunk, these, packed.doc)?);
         }
         let times = (sorted.first(), sorted.last());
         if few > 0
             && let (Some(first), Some(last)) = times
         {
-            // By its bytes: what lies in one bucket has one and the same value.
-            name.clear();
-            if let Some(v) = meta {
-                name.push(v.tag);
-                name.extend_from_slice(v.bytes);
-            }
+            name_bucket(&mut name, meta);
             let span = series.options.span_millis();
             let enough = young.add(&name, few, (first.time, last.time), span);
             ripe.extend(enough.map(|times| (meta.map(Val::to_value), times)));
@@ -372,13 +358,55 @@ fn insert_rows(
     if let Some((_, e)) = done.errors.into_iter().next() {
         return Err(e.into());
     }
+    pack_ripe(ctx, series, ripe);
+    Ok(done.n)
+}
+
+/// The record of a bucket that has `these` of the chunk's measurements.
+fn bucket_record(
+    target: &LockedCollection,
+    chunk: &[New],
+    these: &[usize],
+    doc: DocBuf,
+) -> Result<Option<NewRecord>> {
+    let Some((first, with)) = these.split_first() else {
+        return Ok(None);
+    };
+    let with = with.iter().map(|i| chunk[*i].at).collect();
+    let new = NewRecord::new(target, chunk[*first].at, doc)?;
+    Ok(Some(new.holding(with)))
+}
+
+/// By its bytes: what lies in one bucket has one and the same value.
+fn name_bucket(name: &mut Vec<u8>, meta: Option<Val<'_>>) {
+    name.clear();
+    if let Some(v) = meta {
+        name.push(v.tag);
+        name.extend_from_slice(v.bytes);
+    }
+}
+
+/// Buckets that are not packed now stay readable as they are.
+fn pack_ripe(ctx: &mut OpCtx, series: &Series, ripe: Vec<(Option<Value>, (i64, i64))>) {
     for (meta, times) in ripe {
-        // Buckets that are not packed now stay readable as they are.
         if let Err(e) = pack(ctx, series, meta.as_ref().map(Value::as_val), times) {
             tracing::debug!(namespace = &*series.shown.ns, error = %e, "buckets were not packed");
         }
     }
-    Ok(done.n)
+}
+
+/// Counts why a bucket with `these` of the chunk's measurements has not those behind it too.
+fn count_end(
+    figures: &BucketFigures,
+    options: &TimeSeriesOptions,
+    chunk: &[New],
+    these: &[usize],
+    behind: &[usize],
+) {
+    if let (Some(first), Some(next)) = (these.first(), behind.first()) {
+        let end = chunk[*first].time.saturating_add(options.span_millis());
+        count_full(figures, these.len(), chunk[*next].time >= end);
+    }
 }
 
 /// Packs the measurements of one meta value that lie as they came, between two times.

@@ -1,14 +1,14 @@
 //! The comparisons, with their bars.
 
 use super::Args;
-use super::place::{NullProcess, Room, Server};
+use super::place::{NullProcess, Server, ServerSetup};
 use super::slices::{Contender, alternate};
 use crate::connection::Address;
 use crate::fault::{Fault, Result};
 use crate::fleet::Fleet;
 use crate::report::{Check, Comparison};
 use crate::study::dataset::{Dataset, INDEXES, Ids, PER_NUMBER, PER_RANGE};
-use crate::study::operation::{Operation, Place, Work};
+use crate::study::operation::{Operation, OperationPlace, Work};
 use crate::study::record::{prepare, record};
 use crate::terms::Durability;
 use bson::{Val, doc};
@@ -165,22 +165,22 @@ pub const ALL: &[Case] = &[
 ];
 
 /// The server with the data set loaded.
-pub struct Stage<'a> {
+pub struct LoadedServer<'a> {
     server: &'a Server,
-    pub place: Place,
-    small: OnceCell<Place>,
+    pub place: OperationPlace,
+    small: OnceCell<OperationPlace>,
 }
 
 const DB: &str = "lab";
 
-impl Stage<'_> {
-    pub fn open<'a>(args: &Args, server: &'a Server) -> Result<Stage<'a>> {
+impl LoadedServer<'_> {
+    pub fn open<'a>(args: &Args, server: &'a Server) -> Result<LoadedServer<'a>> {
         let data = Arc::new(Dataset::new(args.records, 1, args.payload, Ids::Generated));
         let place = prepare(&server.target, DB, "bench", &data, &INDEXES, args.to.quiet)?;
         if let Some(pid) = server.pid {
             super::slices::settle(&[pid]);
         }
-        Ok(Stage {
+        Ok(LoadedServer {
             server,
             place,
             small: OnceCell::new(),
@@ -198,7 +198,7 @@ impl Stage<'_> {
     /// All connections of one side on one thread: that of the client's core.
     fn contender(
         &self,
-        place: &Place,
+        place: &OperationPlace,
         operation: Operation,
         connections: usize,
     ) -> Result<Contender<Work>> {
@@ -225,7 +225,7 @@ impl Stage<'_> {
         Ok(Contender::new(fleet, null.pid()))
     }
 
-    pub fn compare(&self, args: &Args, room: &Room, case: &Case) -> Result<Comparison> {
+    pub fn compare(&self, args: &Args, room: &ServerSetup, case: &Case) -> Result<Comparison> {
         let connections = case.connections.unwrap_or(args.connections);
         let null_of = |operation: Operation| {
             let recorded = record(&mut self.target().connect()?, &self.place, operation)?;
@@ -293,7 +293,7 @@ impl Stage<'_> {
         Ok(c)
     }
 
-    fn small(&self, args: &Args) -> Result<&Place> {
+    fn small(&self, args: &Args) -> Result<&OperationPlace> {
         if self.small.get().is_none() {
             let data = Arc::new(Dataset::new(PER_RANGE, 1, args.payload, Ids::Generated));
             let place = prepare(self.target(), DB, "small", &data, &INDEXES, true)?;

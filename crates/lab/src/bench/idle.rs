@@ -1,6 +1,6 @@
 //! A server with nothing to do: how soon it is ready with an empty directory, and how much memory it holds.
 
-use super::place::Room;
+use super::place::ServerSetup;
 use crate::fault::{Fault, Result};
 use crate::measure::median;
 use crate::process::resident_bytes;
@@ -12,7 +12,7 @@ const STARTS: usize = 5;
 const READY_BAR_MS: f64 = 300.0;
 const MEMORY_BAR_MB: f64 = 60.0;
 
-pub fn measure(room: &Room, quiet: bool) -> Result<Vec<Check>> {
+pub fn measure(room: &ServerSetup, quiet: bool) -> Result<Vec<Check>> {
     say(quiet, "idle: starting with an empty directory");
     let (mut ready, mut memory) = (Vec::new(), Vec::new());
     for _ in 0..STARTS {

@@ -21,7 +21,7 @@ use crate::report::{Check, Draft};
 use crate::study::dataset::{DOCUMENT_BYTES, Payload};
 use crate::terms::{count, duration};
 use crate::{sheets, show};
-use place::Room;
+use place::ServerSetup;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -139,7 +139,7 @@ pub fn main(args: Args) -> Result<bool> {
 
 pub(crate) struct Bench {
     args: Args,
-    room: Room,
+    room: ServerSetup,
     draft: Draft,
     journal: Journal,
 }
@@ -150,7 +150,7 @@ impl Bench {
         if !placement.apart() {
             eprintln!("warning: server and client share a core; the shares mean little");
         }
-        let room = Room::new(&args, placement)?;
+        let room = ServerSetup::new(&args, placement)?;
         let mut draft = Draft::new("bench", "bars");
         let load = draft.load();
         if load > 0.5 {
@@ -228,7 +228,7 @@ impl Bench {
     fn on_loaded_server(&mut self) -> Result<()> {
         let mut server = self.room.server()?;
         self.draft.report.target = Some(server.info()?);
-        let stage = cases::Stage::open(&self.args, &server)?;
+        let stage = cases::LoadedServer::open(&self.args, &server)?;
         for case in cases::ALL {
             if !self.wants(case.name) || interrupted() {
                 continue;

@@ -22,7 +22,7 @@ const CACHE: &str = "1GB";
 const STOP_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Where servers are started, and how.
-pub struct Room {
+pub struct ServerSetup {
     pub placement: Placement,
     scratch: Scratch,
     /// The server that runs already.
@@ -43,15 +43,15 @@ pub struct Server {
     core: Option<usize>,
 }
 
-impl Room {
-    pub fn new(args: &Args, placement: Placement) -> Result<Room> {
+impl ServerSetup {
+    pub fn new(args: &Args, placement: Placement) -> Result<ServerSetup> {
         let form = if args.event_loop {
             Form::EventLoop
         } else {
             Form::Threads
         };
         let (url, launch) = (args.url.as_deref(), args.launch.as_deref());
-        let mut room = Room::open(url, launch, args.dir.as_deref(), placement, form)?;
+        let mut room = ServerSetup::open(url, launch, args.dir.as_deref(), placement, form)?;
         room.in_process_null = args.in_process_null;
         Ok(room)
     }
@@ -63,7 +63,7 @@ impl Room {
         dir: Option<&Path>,
         placement: Placement,
         form: Form,
-    ) -> Result<Room> {
+    ) -> Result<ServerSetup> {
         let given = url.map(Address::parse).transpose()?;
         let launch = match launch {
             Some(line) => line.split_whitespace().map(String::from).collect(),
@@ -79,7 +79,7 @@ impl Room {
                     .collect()
             }
         };
-        Ok(Room {
+        Ok(ServerSetup {
             placement,
             scratch: Scratch::new("servers", dir)?,
             given,

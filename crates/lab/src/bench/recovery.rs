@@ -1,16 +1,16 @@
 //! Recovery: a server with much incompressible data is killed (SIGKILL) under load, started again, and asked for every
 //! write that it had acknowledged.
 
-use super::place::{Room, Server};
+use super::place::{Server, ServerSetup};
 use crate::connection::{Address, Connection};
 use crate::fault::{Fault, Result};
-use crate::fleet::{Fleet, Outcome};
+use crate::fleet::{Fleet, RunOutcome};
 use crate::process::disk_bytes;
 use crate::progress::say;
 use crate::reply;
 use crate::report::Check;
 use crate::study::dataset::{DOCUMENT_BYTES, Dataset, INDEXES, Ids, Payload};
-use crate::study::operation::{Operation, Place, Work};
+use crate::study::operation::{Operation, OperationPlace, Work};
 use crate::study::record::prepare;
 use crate::terms::{Durability, bytes};
 use bson::{Val, Writer, doc};
@@ -23,7 +23,7 @@ const UNDER_LOAD: Duration = Duration::from_secs(5);
 const DB: &str = "lab";
 const COLLECTION: &str = "recovery";
 
-pub fn measure(room: &Room, gigabytes: f64, quiet: bool) -> Result<Vec<Check>> {
+pub fn measure(room: &ServerSetup, gigabytes: f64, quiet: bool) -> Result<Vec<Check>> {
     let records = (gigabytes * 1e9 / DOCUMENT_BYTES as f64).max(1.0) as u64;
     let data = Arc::new(Dataset::new(records, 1, Payload::Random, Ids::Generated));
     let dbpath = room.fresh_dbpath()?;
@@ -76,7 +76,7 @@ pub fn measure(room: &Room, gigabytes: f64, quiet: bool) -> Result<Vec<Check>> {
 }
 
 /// A load in the middle of which the server is killed; its lanes know the acknowledged inserts.
-fn killed_under_load(server: &mut Server, place: &Place) -> Result<Fleet<Work>> {
+fn killed_under_load(server: &mut Server, place: &OperationPlace) -> Result<Fleet<Work>> {
     let mut fleet = Fleet::connect(&server.target, CONNECTIONS, 1, |_, _| {
         let insert = Operation::Insert {
             durability: Durability::W1,
@@ -86,7 +86,7 @@ fn killed_under_load(server: &mut Server, place: &Place) -> Result<Fleet<Work>> 
         work.acknowledged = Some(Vec::new());
         work
     })?;
-    let ended: Result<Outcome> = std::thread::scope(|scope| {
+    let ended: Result<RunOutcome> = std::thread::scope(|scope| {
         let load = scope.spawn(|| fleet.run_quietly(Some(UNDER_LOAD * 4)));
         std::thread::sleep(UNDER_LOAD);
         server.kill();
@@ -103,7 +103,7 @@ fn killed_under_load(server: &mut Server, place: &Place) -> Result<Fleet<Work>> 
 }
 
 /// How many of these documents the server does not have.
-fn missing(target: &Address, place: &Place, wanted: &[(u64, u64)]) -> Result<u64> {
+fn missing(target: &Address, place: &OperationPlace, wanted: &[(u64, u64)]) -> Result<u64> {
     const AT_ONCE: usize = 1000;
     let mut connection = target.connect()?;
     let numbers = wanted
@@ -120,7 +120,7 @@ fn missing(target: &Address, place: &Place, wanted: &[(u64, u64)]) -> Result<u64
     Ok(missing + missing_of(&mut connection, place, &group)?)
 }
 
-fn missing_of(connection: &mut Connection, place: &Place, group: &[u64]) -> Result<u64> {
+fn missing_of(connection: &mut Connection, place: &OperationPlace, group: &[u64]) -> Result<u64> {
     if group.is_empty() {
         return Ok(0);
     }

@@ -1,7 +1,7 @@
 //! Two sides in alternating slices: A B, B A, A B … , and what comes of it; or in slices cut into alternating turns.
 
 use crate::fault::Result;
-use crate::fleet::{Fleet, Outcome, interrupted};
+use crate::fleet::{Fleet, RunOutcome, interrupted};
 use crate::lane::Workload;
 use crate::measure::{Latency, histogram, median, median_interval};
 use crate::process::cpu_time;
@@ -54,7 +54,7 @@ impl<W: Workload> Contender<W> {
         self.run(slice).map(drop)
     }
 
-    fn run(&mut self, slice: Duration) -> Result<(Outcome, Option<Duration>)> {
+    fn run(&mut self, slice: Duration) -> Result<(RunOutcome, Option<Duration>)> {
         let before = self.pid.and_then(cpu_time);
         let outcome = self.fleet.run_quietly(Some(slice))?;
         settle(self.pid.as_slice());
@@ -77,7 +77,7 @@ impl<W: Workload> Contender<W> {
         Ok((outcome.operations, outcome.elapsed))
     }
 
-    fn count(&mut self, outcome: &Outcome) {
+    fn count(&mut self, outcome: &RunOutcome) {
         self.operations += outcome.operations;
         self.elapsed += outcome.elapsed;
         self.client_cpu += outcome.client_cpu;

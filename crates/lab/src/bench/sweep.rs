@@ -1,10 +1,10 @@
 //! Throughput by number of connections: the peak, and the rest of it with very many.
 
 use super::Args;
-use super::cases::Stage;
+use super::cases::LoadedServer;
 use super::slices::settle;
 use crate::fault::Result;
-use crate::fleet::{Fleet, Outcome, interrupted};
+use crate::fleet::{Fleet, RunOutcome, interrupted};
 use crate::measure::median;
 use crate::process::cpu_time;
 use crate::progress::say;
@@ -22,13 +22,13 @@ struct Point {
     connections: usize,
     fleet: Fleet<Work>,
     rates: Vec<f64>,
-    all: Option<Outcome>,
+    all: Option<RunOutcome>,
     cpu: Option<Duration>,
 }
 
 pub fn measure(
     args: &Args,
-    stage: &Stage<'_>,
+    stage: &LoadedServer<'_>,
     name: &str,
     inserting: bool,
 ) -> Result<(Vec<Step>, Vec<Check>)> {

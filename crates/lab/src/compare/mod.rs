@@ -23,7 +23,7 @@ use crate::progress::say;
 use crate::report::{Comparison, Draft};
 use crate::targets;
 use crate::terms::{Durability, count, duration};
-use crate::ycsb::{Client, Spec, scenario};
+use crate::ycsb::{Spec, YcsbClient, scenario};
 use ranks::{MARGIN, NONE, decide, half_width, signed_ranks};
 use side::Side;
 use std::path::PathBuf;
@@ -202,7 +202,7 @@ impl Duel<'_> {
             args.to.quiet,
             format_args!("{name}: up to {} pairs of slices", args.pairs),
         );
-        let mut both: Option<[Contender<Client>; 2]> = None;
+        let mut both: Option<[Contender<YcsbClient>; 2]> = None;
         let mut done = 0;
         loop {
             let (a, pid_a) = self.a.open(name, spec, 0.0, args)?;
@@ -279,7 +279,7 @@ fn judged(mut c: Comparison) -> Comparison {
 mod tests {
     use super::*;
     use crate::random::Rng;
-    use crate::report::{Report, Side as Slices};
+    use crate::report::Side as Slices;
 
     /// Gives the next pair of slices: rate and CPU of A, rate and CPU of B.
     type Pairs<'a> = dyn FnMut(usize) -> [(f64, f64); 2] + 'a;
@@ -360,30 +360,17 @@ mod tests {
     /// The slices of a build compared with itself on a real machine, drawn anew: as they were, and with B's made slower.
     #[test]
     fn nine_of_ten_verdicts_are_right_on_recorded_slices() {
-        let path = concat!(
-            env!("CARGO_MANIFEST_DIR"),
-            "/../../docs/figures/compare-pando-2026-11-21.json"
-        );
-        let report = Report::read(path.as_ref()).unwrap();
-        let with_itself = report
-            .comparisons
-            .iter()
-            .filter(|c| c.title.contains("with itself"));
-        let mut recorded = Vec::new();
-        for c in with_itself {
-            let side = |s: &Slices| {
-                let both = s.slices_per_second.iter().zip(&s.slices_cpu_us);
-                both.map(|(r, c)| (*r, *c)).collect::<Vec<_>>()
-            };
-            recorded.extend(side(&c.reference).into_iter().zip(side(&c.subject)));
-        }
-        assert!(recorded.len() > 200, "{} pairs", recorded.len());
+        let recorded: Vec<_> = crate::recorded::trials()
+            .concat()
+            .into_iter()
+            .map(|pair| pair.map(|s| (s.per_second, s.cpu_us)))
+            .collect();
         let of = |slower: f64| {
             let recorded = &recorded;
             move |seed| {
                 let mut rng = Rng::new(seed + 1);
                 let mut pairs = |_| {
-                    let (a, b) = recorded[rng.below(recorded.len() as u64) as usize];
+                    let [a, b] = recorded[rng.below(recorded.len() as u64) as usize];
                     // Either may have been the one or the other.
                     let (a, b) = if rng.unit() < 0.5 { (a, b) } else { (b, a) };
                     [a, (b.0 / (1.0 + slower), b.1 * (1.0 + slower))]

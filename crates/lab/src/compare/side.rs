@@ -2,14 +2,14 @@
 //! for each round, on the records that the first round brought in.
 
 use super::Args;
-use crate::bench::place::{NullProcess, Room, Server};
+use crate::bench::place::{NullProcess, Server, ServerSetup};
 use crate::fault::{Fault, Result, local};
 use crate::fleet::Fleet;
 use crate::null::Form;
 use crate::process::Placement;
 use crate::report::TargetInfo;
 use crate::targets;
-use crate::ycsb::{Client, Phase, Session, Spec};
+use crate::ycsb::{Session, Spec, YcsbClient, YcsbPhase};
 use std::path::{Path, PathBuf};
 
 pub struct Side {
@@ -29,7 +29,7 @@ enum What {
 struct Program {
     // Before the room, whose end removes the server's files.
     server: Option<Server>,
-    room: Room,
+    room: ServerSetup,
     dbpath: PathBuf,
     path: String,
 }
@@ -54,7 +54,7 @@ impl Side {
             }
             let program = program.canonicalize().map_err(local(word))?;
             // What the room starts is said with each start.
-            let room = Room::open(
+            let room = ServerSetup::open(
                 None,
                 Some(""),
                 args.dir.as_deref(),
@@ -132,7 +132,7 @@ impl Side {
         spec: &Spec,
         handicap: f64,
         args: &Args,
-    ) -> Result<(Fleet<Client>, Option<u32>)> {
+    ) -> Result<(Fleet<YcsbClient>, Option<u32>)> {
         self.session = None;
         self.start(handicap, args.records)?;
         let spec = Spec {
@@ -146,7 +146,7 @@ impl Side {
         if !session.prepare(false)? {
             return Err(Fault::Local("interrupted before the first slice".into()));
         }
-        let shared = session.shared(Phase::Run, session.spec.clone(), u64::MAX);
+        let shared = session.shared(YcsbPhase::Run, session.spec.clone(), u64::MAX);
         let fleet = session.fleet(&shared, args.connections)?;
         let pid = session.info.pid;
         let pid = pid.filter(|_| session.info.more_pids.is_empty());

@@ -3,7 +3,7 @@
 
 use super::plot::escape;
 use crate::lang::tr;
-use crate::sheet::{Kind, Sheet};
+use crate::sheet::{ColumnKind, Sheet};
 use std::fmt::Write as _;
 
 /// Nothing of a table without rows.
@@ -22,7 +22,7 @@ pub(super) fn table(h: &mut String, sheet: &Sheet) {
     tools(h, sheet.rows.len());
     h.push_str("<div class=\"scroll\"><table><thead><tr>");
     let class = |i: usize| match sheet.columns[i].kind {
-        Kind::Label | Kind::Words => " class=\"words\"",
+        ColumnKind::Label | ColumnKind::Words => " class=\"words\"",
         _ => "",
     };
     for &i in &used {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What all lanes of one target share.
-pub struct Share {
+pub struct LaneShare {
     variables: Arc<Vec<Variable>>,
     queries: Vec<Ready>,
     /// Running sums of the weights.
@@ -30,8 +30,8 @@ struct Ready {
     rows: Option<RangeInclusive<u64>>,
 }
 
-impl Share {
-    pub fn new(file: &File, language: Language, database: &str, seed: u64) -> Result<Share> {
+impl LaneShare {
+    pub fn new(file: &File, language: Language, database: &str, seed: u64) -> Result<LaneShare> {
         let variables = Arc::new(file.variables());
         let (mut queries, mut weights, mut names) = (Vec::new(), Vec::new(), Vec::new());
         let mut sum = 0;
@@ -47,7 +47,7 @@ impl Share {
             weights.push(sum);
             names.push(q.name.as_str());
         }
-        Ok(Share {
+        Ok(LaneShare {
             variables,
             queries,
             weights,
@@ -58,10 +58,10 @@ impl Share {
     }
 
     /// The same variables, and one statement so many times.
-    pub fn only(&self, once: &Once, database: &str) -> Result<Share> {
+    pub fn only(&self, once: &Once, database: &str) -> Result<LaneShare> {
         let said = (once.line, once.text.as_str());
         let statement = Statement::new(said, once.language, database, &self.variables)?;
-        Ok(Share {
+        Ok(LaneShare {
             variables: Arc::clone(&self.variables),
             queries: vec![Ready {
                 uses: statement.uses(),
@@ -76,10 +76,10 @@ impl Share {
     }
 }
 
-impl Share {
+impl LaneShare {
     /// The same variables, and one of the queries.
-    pub fn alone(&self, query: usize) -> Option<Share> {
-        Some(Share {
+    pub fn alone(&self, query: usize) -> Option<LaneShare> {
+        Some(LaneShare {
             variables: Arc::clone(&self.variables),
             queries: vec![self.queries.get(query)?.clone()],
             weights: vec![1],
@@ -101,17 +101,17 @@ fn lasting(names: &[&str]) -> &'static [&'static str] {
     Box::leak(kept.collect::<Vec<&'static str>>().into_boxed_slice())
 }
 
-pub struct Client {
-    share: Arc<Share>,
+pub struct StatementClient {
+    share: Arc<LaneShare>,
     dialect: Box<dyn Dialect>,
     rng: Rng,
     drawn: Vec<Drawn>,
     sql: Vec<u8>,
 }
 
-impl Client {
-    pub fn new(share: &Arc<Share>, dialect: Box<dyn Dialect>, lane: u64) -> Client {
-        Client {
+impl StatementClient {
+    pub fn new(share: &Arc<LaneShare>, dialect: Box<dyn Dialect>, lane: u64) -> StatementClient {
+        StatementClient {
             dialect,
             rng: Rng::new(share.seed ^ (lane + 1) << 32),
             drawn: share.variables.iter().map(Drawn::new).collect(),
@@ -121,7 +121,7 @@ impl Client {
     }
 }
 
-impl Spoken for Client {
+impl Spoken for StatementClient {
     fn kinds(&self) -> &'static [&'static str] {
         self.share.names
     }
@@ -163,7 +163,7 @@ impl Spoken for Client {
     }
 }
 
-impl Client {
+impl StatementClient {
     /// A query with values drawn anew.
     fn ask(&mut self, kind: usize, out: &mut Vec<u8>) -> Issued {
         let share = Arc::clone(&self.share);

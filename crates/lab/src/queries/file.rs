@@ -1,6 +1,6 @@
 //! The query file: read whole, and refused with the line that is wrong.
 
-use super::variable::{Kind, Variable};
+use super::variable::{Variable, VariableKind};
 use super::wrong;
 use crate::fault::{Fault, Result, local};
 use crate::targets::Language;
@@ -13,7 +13,7 @@ use std::path::Path;
 pub struct File {
     /// All of it, for the result.
     pub text: String,
-    pub variables: Vec<(String, Kind)>,
+    pub variables: Vec<(String, VariableKind)>,
     pub before: Vec<Once>,
     pub after: Vec<Once>,
     pub queries: Vec<Query>,
@@ -133,8 +133,10 @@ impl File {
         }
         let given = defined.iter().rfind(|d| d.0 == name);
         let kind = match given {
-            Some((_, n)) => Kind::Constant(*n),
-            None => Kind::parse(value, |n| self.constant(n)).map_err(|why| wrong(line, why))?,
+            Some((_, n)) => VariableKind::Constant(*n),
+            None => {
+                VariableKind::parse(value, |n| self.constant(n)).map_err(|why| wrong(line, why))?
+            }
         };
         self.variables.push((name.to_string(), kind));
         Ok(())
@@ -143,7 +145,7 @@ impl File {
     /// The value of a constant that is set above.
     fn constant(&self, name: &str) -> Option<i64> {
         match self.variables.iter().find(|v| v.0 == name) {
-            Some((_, Kind::Constant(n))) => Some(*n),
+            Some((_, VariableKind::Constant(n))) => Some(*n),
             _ => None,
         }
     }
@@ -329,7 +331,7 @@ mod tests {
     #[test]
     fn a_file_is_read() {
         let f = File::parse(GOOD, &[]).unwrap();
-        assert_eq!(f.variables[1].1, Kind::Uniform(1, 10));
+        assert_eq!(f.variables[1].1, VariableKind::Uniform(1, 10));
         assert_eq!((f.before.len(), f.before[0].times), (1, 2000));
         assert_eq!(f.before[0].text, "{\"insert\":\n  \"t\"}");
         assert_eq!(f.after[0].language, Language::Commands);
@@ -347,7 +349,7 @@ mod tests {
         assert!(two.before[0].is_told_in(Language::MySql) && said(Language::Commands).is_err());
         let defined = [("n".to_string(), 99)];
         let f = File::parse(GOOD, &defined).unwrap();
-        assert_eq!(f.variables[1].1, Kind::Uniform(1, 99));
+        assert_eq!(f.variables[1].1, VariableKind::Uniform(1, 99));
     }
 
     #[test]

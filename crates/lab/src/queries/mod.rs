@@ -34,7 +34,7 @@ use crate::report::{Check, Draft, Step, TargetInfo};
 use crate::targets::local::given_or_own;
 use crate::targets::{Key, Language, Table, Target};
 use crate::terms::{Durability, duration, pause, positive};
-use client::{Client, Share};
+use client::{LaneShare, StatementClient};
 use file::define;
 
 pub use file::File;
@@ -166,7 +166,7 @@ struct Asker<'a> {
     info: TargetInfo,
     table: Arc<Table>,
     language: Language,
-    share: Arc<Share>,
+    share: Arc<LaneShare>,
 }
 
 impl<'a> Asker<'a> {
@@ -191,7 +191,7 @@ impl<'a> Asker<'a> {
             single_fields: false,
         });
         let language = target.dialect(&table, Durability::W1)?.language();
-        let share = Share::new(file, language, &database, args.seed)?;
+        let share = LaneShare::new(file, language, &database, args.seed)?;
         Ok(Asker {
             args,
             target,
@@ -202,7 +202,11 @@ impl<'a> Asker<'a> {
         })
     }
 
-    fn fleet(&self, share: &Arc<Share>, connections: usize) -> Result<(Fleet<Client>, usize)> {
+    fn fleet(
+        &self,
+        share: &Arc<LaneShare>,
+        connections: usize,
+    ) -> Result<(Fleet<StatementClient>, usize)> {
         let threads = match self.args.client_threads {
             0 => process::allowed_cores().len(),
             n => n,
@@ -211,7 +215,7 @@ impl<'a> Asker<'a> {
         let control = self.target.dialect(&self.table, Durability::W1)?;
         let fleet = Fleet::through(&*control, connections, threads, |i, _| {
             let dialect = self.target.dialect(&self.table, Durability::W1)?;
-            Ok(Client::new(share, dialect, i as u64))
+            Ok(StatementClient::new(share, dialect, i as u64))
         })?;
         Ok((fleet, threads))
     }

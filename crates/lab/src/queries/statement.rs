@@ -196,15 +196,15 @@ fn body(message: &[u8]) -> bson::DocBuf {
 
 #[cfg(test)]
 mod tests {
-    use super::super::variable::Kind;
+    use super::super::variable::VariableKind;
     use super::*;
     use crate::random::Rng;
     use bson::Val;
 
     fn variables() -> Vec<Variable> {
         vec![
-            Variable::new("n", Kind::Sequence(7)),
-            Variable::new("t", Kind::Text(4)),
+            Variable::new("n", VariableKind::Sequence(7)),
+            Variable::new("t", VariableKind::Text(4)),
         ]
     }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 /// What a variable is, as the file says.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Kind {
+pub enum VariableKind {
     /// The same number each time.
     Constant(i64),
     /// All numbers of a range alike.
@@ -19,9 +19,9 @@ pub enum Kind {
     Text(usize),
 }
 
-impl Kind {
+impl VariableKind {
     /// From a name and its arguments, or a number.
-    pub fn parse(text: &str, known: impl Fn(&str) -> Option<i64>) -> Result<Kind, String> {
+    pub fn parse(text: &str, known: impl Fn(&str) -> Option<i64>) -> Result<VariableKind, String> {
         let number = |word: &str| {
             let word = word.trim();
             let value = match word.strip_prefix(':') {
@@ -32,7 +32,7 @@ impl Kind {
         };
         let text = text.trim();
         let Some((name, rest)) = text.split_once('(') else {
-            return number(text).map(Kind::Constant);
+            return number(text).map(VariableKind::Constant);
         };
         let inside = rest.strip_suffix(')').ok_or("a ) is missing")?;
         let of: Vec<i64> = inside.split(',').map(number).collect::<Result<_, _>>()?;
@@ -41,11 +41,11 @@ impl Kind {
             _ => Err(format!("{a} to {b} is no range")),
         };
         match (name.trim(), of.as_slice()) {
-            ("uniform", &[a, b]) => range(a, b).map(|(a, b)| Kind::Uniform(a, b)),
-            ("zipfian", &[a, b]) if a == b => Ok(Kind::Constant(a)),
-            ("zipfian", &[a, b]) => range(a, b).map(|(a, b)| Kind::Zipfian(a, b)),
-            ("sequence", &[a]) => Ok(Kind::Sequence(a)),
-            ("text", &[n @ 1..=1_000_000]) => Ok(Kind::Text(n as usize)),
+            ("uniform", &[a, b]) => range(a, b).map(|(a, b)| VariableKind::Uniform(a, b)),
+            ("zipfian", &[a, b]) if a == b => Ok(VariableKind::Constant(a)),
+            ("zipfian", &[a, b]) => range(a, b).map(|(a, b)| VariableKind::Zipfian(a, b)),
+            ("sequence", &[a]) => Ok(VariableKind::Sequence(a)),
+            ("text", &[n @ 1..=1_000_000]) => Ok(VariableKind::Text(n as usize)),
             _ => Err(format!(
                 "{text} is none of uniform(A, B), zipfian(A, B), sequence(A), text(N) and a number"
             )),
@@ -55,7 +55,7 @@ impl Kind {
     /// A value of the right type and length, for which others are put in.
     pub fn sample(&self) -> bson::Value {
         match self {
-            Kind::Text(n) => bson::Value::from("x".repeat(*n)),
+            VariableKind::Text(n) => bson::Value::from("x".repeat(*n)),
             _ => bson::Value::from(0i64),
         }
     }
@@ -65,14 +65,14 @@ impl Kind {
 #[derive(Debug)]
 pub struct Variable {
     pub name: String,
-    pub kind: Kind,
+    pub kind: VariableKind,
     next: AtomicI64,
 }
 
 impl Variable {
-    pub fn new(name: &str, kind: Kind) -> Variable {
+    pub fn new(name: &str, kind: VariableKind) -> Variable {
         let start = match kind {
-            Kind::Sequence(a) => a,
+            VariableKind::Sequence(a) => a,
             _ => 0,
         };
         Variable {
@@ -97,8 +97,8 @@ impl Drawn {
         let of = |a: i64, b: i64| a.abs_diff(b).saturating_add(1);
         Drawn {
             chooser: match variable.kind {
-                Kind::Uniform(a, b) => Some(Chooser::uniform(of(a, b))),
-                Kind::Zipfian(a, b) => Some(Chooser::exact(of(a, b))),
+                VariableKind::Uniform(a, b) => Some(Chooser::uniform(of(a, b))),
+                VariableKind::Zipfian(a, b) => Some(Chooser::exact(of(a, b))),
                 _ => None,
             },
             bytes: variable.kind.sample().as_val().bytes.to_vec(),
@@ -109,13 +109,13 @@ impl Drawn {
     #[inline]
     pub fn draw(&mut self, variable: &Variable, rng: &mut Rng) {
         let value = match variable.kind {
-            Kind::Constant(n) => n,
-            Kind::Uniform(a, _) | Kind::Zipfian(a, _) => {
+            VariableKind::Constant(n) => n,
+            VariableKind::Uniform(a, _) | VariableKind::Zipfian(a, _) => {
                 let drawn = self.chooser.as_mut().map_or(0, |c| c.next(rng, u64::MAX));
                 a.saturating_add_unsigned(drawn)
             }
-            Kind::Sequence(_) => variable.next.fetch_add(1, Ordering::Relaxed),
-            Kind::Text(_) => return self.letters(rng),
+            VariableKind::Sequence(_) => variable.next.fetch_add(1, Ordering::Relaxed),
+            VariableKind::Text(_) => return self.letters(rng),
         };
         self.bytes.copy_from_slice(&value.to_le_bytes());
     }
@@ -133,7 +133,7 @@ impl Drawn {
 
     /// As SQL says it. Letters hold nothing that would end a text.
     pub fn write_sql(&self, variable: &Variable, out: &mut Vec<u8>) {
-        if let Kind::Text(_) = variable.kind {
+        if let VariableKind::Text(_) = variable.kind {
             out.push(b'\'');
             out.extend_from_slice(&self.bytes[4..self.bytes.len() - 1]);
             out.push(b'\'');
@@ -154,11 +154,14 @@ mod tests {
     #[test]
     fn kinds_are_read_and_refused() {
         let known = |name: &str| (name == "n").then_some(7);
-        let kind = |text: &str| Kind::parse(text, known);
-        assert_eq!(kind("12").unwrap(), Kind::Constant(12));
-        assert_eq!(kind("uniform(1, :n)").unwrap(), Kind::Uniform(1, 7));
-        assert_eq!(kind(" zipfian( -5,5 ) ").unwrap(), Kind::Zipfian(-5, 5));
-        assert_eq!(kind("text(3)").unwrap(), Kind::Text(3));
+        let kind = |text: &str| VariableKind::parse(text, known);
+        assert_eq!(kind("12").unwrap(), VariableKind::Constant(12));
+        assert_eq!(kind("uniform(1, :n)").unwrap(), VariableKind::Uniform(1, 7));
+        assert_eq!(
+            kind(" zipfian( -5,5 ) ").unwrap(),
+            VariableKind::Zipfian(-5, 5)
+        );
+        assert_eq!(kind("text(3)").unwrap(), VariableKind::Text(3));
         for bad in [
             "",
             "uniform(1)",
@@ -176,7 +179,7 @@ mod tests {
     #[test]
     fn values_are_in_their_ranges_and_sequences_never_repeat() {
         let mut rng = Rng::new(1);
-        for kind in [Kind::Uniform(-3, 4), Kind::Zipfian(-3, 4)] {
+        for kind in [VariableKind::Uniform(-3, 4), VariableKind::Zipfian(-3, 4)] {
             let v = Variable::new("v", kind);
             let mut d = Drawn::new(&v);
             let mut seen = std::collections::BTreeSet::new();
@@ -186,7 +189,7 @@ mod tests {
             }
             assert_eq!(seen, (-3..=4).collect());
         }
-        let v = Variable::new("v", Kind::Sequence(5));
+        let v = Variable::new("v", VariableKind::Sequence(5));
         let (mut a, mut b) = (Drawn::new(&v), Drawn::new(&v));
         let mut sql = Vec::new();
         for d in [&mut a, &mut b] {
@@ -194,7 +197,7 @@ mod tests {
             d.write_sql(&v, &mut sql);
         }
         assert_eq!(sql, b"56");
-        let v = Variable::new("v", Kind::Text(40));
+        let v = Variable::new("v", VariableKind::Text(40));
         let mut d = Drawn::new(&v);
         d.draw(&v, &mut rng);
         sql.clear();

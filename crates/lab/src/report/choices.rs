@@ -22,13 +22,13 @@ pub struct Choices {
     pub chosen: Vec<u64>,
     /// The same by the best of all plans.
     pub best: Vec<u64>,
-    pub worst: Vec<Choice>,
+    pub worst: Vec<QueryChoice>,
 }
 
 /// One query, and what it read.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Choice {
+pub struct QueryChoice {
     pub chosen: u64,
     pub chosen_by: String,
     pub best: u64,
@@ -46,7 +46,7 @@ pub fn times(chosen: u64, best: u64) -> f64 {
     (chosen + FETCH + 1) as f64 / (best + FETCH + 1) as f64
 }
 
-impl Choice {
+impl QueryChoice {
     pub fn times(&self) -> f64 {
         times(self.chosen, self.best)
     }
@@ -54,7 +54,7 @@ impl Choice {
 
 impl Choices {
     /// Takes all queries of one more collection.
-    pub fn add(&mut self, queries: Vec<Choice>) {
+    pub fn add(&mut self, queries: Vec<QueryChoice>) {
         self.schemas += 1;
         self.chosen.extend(queries.iter().map(|c| c.chosen));
         self.best.extend(queries.iter().map(|c| c.best));
@@ -101,11 +101,11 @@ impl Choices {
 mod tests {
     use super::*;
 
-    fn choice(chosen: u64, best: u64) -> Choice {
-        Choice {
+    fn choice(chosen: u64, best: u64) -> QueryChoice {
+        QueryChoice {
             chosen,
             best,
-            ..Choice::default()
+            ..QueryChoice::default()
         }
     }
 

@@ -3,7 +3,7 @@
 use super::{Check, Comparison, Report, SCHEMA, Step, TargetInfo};
 use crate::fault::Result;
 use crate::fleet;
-use crate::host::{Conditions, Host, Watch, timestamp};
+use crate::host::{Conditions, MachineDescription, MachineWatch, timestamp};
 use serde_json::{Map, Value as Json};
 use std::path::PathBuf;
 use std::time::{Instant, SystemTime};
@@ -17,7 +17,7 @@ const TURN: &str = " / turn ";
 /// A report in the making: it watches the machine from here on.
 pub struct Draft {
     pub report: Report,
-    watch: Watch,
+    watch: MachineWatch,
     began: Instant,
     stamp: String,
     /// Targets of the run that this one goes on with.
@@ -40,7 +40,7 @@ impl Draft {
                 started,
                 seconds: 0.0,
                 lab_version: env!("CARGO_PKG_VERSION").into(),
-                host: Host::current(),
+                host: MachineDescription::current(),
                 conditions: Conditions::default(),
                 target: None,
                 targets: Vec::new(),
@@ -55,7 +55,7 @@ impl Draft {
                 statements: Vec::new(),
                 interrupted: false,
             },
-            watch: Watch::start(),
+            watch: MachineWatch::start(),
             began: Instant::now(),
             before: Vec::new(),
             repeats: 1,

@@ -17,8 +17,8 @@ mod step;
 mod target;
 
 use crate::fault::{Fault, Result, local};
-use crate::host::{Conditions, Host};
-pub use choices::{Choice, Choices, FETCH, SHARES, times};
+use crate::host::{Conditions, MachineDescription};
+pub use choices::{Choices, FETCH, QueryChoice, SHARES, times};
 pub use draft::Draft;
 pub use figures::{Check, Comparison, Side, Statement};
 use serde::{Deserialize, Serialize};
@@ -42,7 +42,7 @@ pub struct Report {
     pub started: String,
     pub seconds: f64,
     pub lab_version: String,
-    pub host: Host,
+    pub host: MachineDescription,
     pub conditions: Conditions,
     pub target: Option<TargetInfo>,
     /// All targets, where there are several.

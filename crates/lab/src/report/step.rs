@@ -2,7 +2,7 @@
 
 use crate::connection::Connection;
 use crate::fault::{Fault, Result};
-use crate::fleet::Outcome;
+use crate::fleet::RunOutcome;
 use crate::floor::Floor;
 use crate::host::Noise;
 use crate::measure::{Latency, Sample};
@@ -243,7 +243,7 @@ impl Step {
         name: &str,
         connections: usize,
         client_threads: usize,
-        outcome: &Outcome,
+        outcome: &RunOutcome,
         server_cpu: Option<Duration>,
     ) -> Step {
         let operations = outcome.operations.max(1) as f64;

@@ -22,8 +22,8 @@ use crate::sheet::{width, wrapped};
 use crate::targets::local::{Started, Up, installed};
 use crate::targets::{self};
 use crate::{sheets, show, text};
-use plan::Plan;
-use stages::{Stage, Where};
+use plan::SeedPlan;
+use stages::{SeedStage, Where};
 use std::path::{Path, PathBuf};
 
 #[derive(clap::Args)]
@@ -81,7 +81,7 @@ pub fn main(args: Args) -> Result<bool> {
         )));
     }
     stages.retain(|s| args.only.is_empty() || args.only.contains(&s.name));
-    let plan = Plan::of(&stages, &folder);
+    let plan = SeedPlan::of(&stages, &folder);
     for line in plan.lines() {
         println!("{}", wrapped(&line, width()));
     }
@@ -124,12 +124,12 @@ fn products(args: &Args) -> Result<Vec<String>> {
     Ok(all)
 }
 
-fn place(stage: &Stage, folder: &Path) -> PathBuf {
+fn place(stage: &SeedStage, folder: &Path) -> PathBuf {
     folder.join(format!("{}.json", stage.name))
 }
 
 /// A stage, unless it is done; one that was cut short goes on.
-fn run(stage: &Stage, folder: &Path, args: &Args) -> Result<()> {
+fn run(stage: &SeedStage, folder: &Path, args: &Args) -> Result<()> {
     let out = place(stage, folder);
     let done = out.is_file().then(|| Report::read(&out)).transpose()?;
     let cut = done.as_ref().is_some_and(|r| r.interrupted);
@@ -166,7 +166,7 @@ fn run(stage: &Stage, folder: &Path, args: &Args) -> Result<()> {
 }
 
 /// The author's statements against what was measured, as a result and a page.
-fn conclude(args: &Args, products: &[String], stages: &[Stage], folder: &Path) -> Result<bool> {
+fn conclude(args: &Args, products: &[String], stages: &[SeedStage], folder: &Path) -> Result<bool> {
     let mut reports = Vec::new();
     for stage in stages {
         let out = place(stage, folder);

@@ -1,13 +1,13 @@
 //! What a seed takes: time, disk, memory; and whether this machine has them.
 
-use super::stages::Stage;
-use crate::host::Host;
+use super::stages::SeedStage;
+use crate::host::MachineDescription;
 use crate::terms::bytes;
 use crate::text;
 use own_process::disk_space::DiskSpace;
 use std::path::Path;
 
-pub struct Plan {
+pub struct SeedPlan {
     stages: Vec<(String, f64, u64, u64)>,
     free_disk: Option<u64>,
     memory: u64,
@@ -16,14 +16,14 @@ pub struct Plan {
 /// Left free on the disk, as a share of it.
 const SPARE: f64 = 0.05;
 
-impl Plan {
-    pub fn of(stages: &[Stage], folder: &Path) -> Plan {
-        let cost = |s: &Stage| (s.name.clone(), s.seconds, s.disk, s.memory);
-        Plan {
+impl SeedPlan {
+    pub fn of(stages: &[SeedStage], folder: &Path) -> SeedPlan {
+        let cost = |s: &SeedStage| (s.name.clone(), s.seconds, s.disk, s.memory);
+        SeedPlan {
             stages: stages.iter().map(cost).collect(),
             // Servers keep their data in the temporary directory; results are small.
             free_disk: free(&std::env::temp_dir()).or_else(|| free(folder)),
-            memory: available().unwrap_or(Host::current().memory_bytes),
+            memory: available().unwrap_or(MachineDescription::current().memory_bytes),
         }
     }
 
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_refused() {
-        let plan = |disk: u64, memory: u64| Plan {
+        let plan = |disk: u64, memory: u64| SeedPlan {
             stages: vec![
                 ("a".into(), 30.0, disk, 1000),
                 ("b".into(), 7200.0, 10, memory),

@@ -12,7 +12,7 @@ pub enum Where {
 }
 
 #[derive(Clone, Debug)]
-pub struct Stage {
+pub struct SeedStage {
     pub name: String,
     /// What follows `pando lab`.
     pub words: Vec<String>,
@@ -32,7 +32,7 @@ const PROCESS: u64 = 300_000_000;
 /// The least cache that every product starts with.
 const LEAST_CACHE: u64 = 64_000_000;
 
-pub fn of(seed: u8, scale: f64, hurry: f64, products: &[String]) -> Vec<Stage> {
+pub fn of(seed: u8, scale: f64, hurry: f64, products: &[String]) -> Vec<SeedStage> {
     let scaled = Scaled { scale, hurry };
     match seed {
         1 => scaled.single_and_sharded(products),
@@ -71,8 +71,8 @@ impl Scaled {
         (seconds / self.hurry).max(0.5)
     }
 
-    fn stage(&self, name: &str, line: &str, seconds: f64, bytes: f64, cache: u64) -> Stage {
-        Stage {
+    fn stage(&self, name: &str, line: &str, seconds: f64, bytes: f64, cache: u64) -> SeedStage {
+        SeedStage {
             name: name.into(),
             words: words(line),
             place: Where::Own,
@@ -83,7 +83,7 @@ impl Scaled {
     }
 
     /// Study A: 200 million records of 1 KB, 24 GB of memory; three shards of 7 GB behind a router.
-    fn single_and_sharded(&self, products: &[String]) -> Vec<Stage> {
+    fn single_and_sharded(&self, products: &[String]) -> Vec<SeedStage> {
         let n = self.records(2e8);
         let (records, bytes) = (n as f64, n as f64 * 1024.0);
         let (one, shards) = (self.cache(24e9), self.cache(21e9));
@@ -162,7 +162,7 @@ impl Scaled {
     }
 
     /// Study B: 100 million records of 1 KB; MongoDB against MySQL.
-    fn insert_modes(&self, products: &[String]) -> Vec<Stage> {
+    fn insert_modes(&self, products: &[String]) -> Vec<SeedStage> {
         let n = self.records(1e8);
         let (records, bytes) = (n as f64, n as f64 * 1024.0);
         let cache = self.cache(16e9);
@@ -178,7 +178,7 @@ impl Scaled {
                 bytes * each,
                 cache * products.len() as u64,
             );
-            Stage {
+            SeedStage {
                 place: Where::Beside(products.to_vec(), cache),
                 ..stage
             }
@@ -187,7 +187,7 @@ impl Scaled {
     }
 
     /// Study C: 5, 30 and 100 million records of 1 KB, 256 GB of memory; and files, which its author announced.
-    fn big_machine(&self, products: &[String]) -> Vec<Stage> {
+    fn big_machine(&self, products: &[String]) -> Vec<SeedStage> {
         // The published machine held all in its memory; what falls there falls with the indexes.
         let bytes = 1.35e8 * self.scale * 1024.0;
         let cache = self.cache(100e9);
@@ -201,7 +201,7 @@ impl Scaled {
         // Three sizes, five scenarios, nine numbers of connections, each with a second beside what is measured.
         let point = self.spent(4.0) + self.spent(1.0) + 1.0;
         let seconds = each * (135.0 * point + 1.35e8 * self.scale / BATCHED);
-        let sizes = Stage {
+        let sizes = SeedStage {
             place: Where::Beside(products.to_vec(), cache),
             ..self.stage(
                 "sizes",
@@ -227,7 +227,7 @@ impl Scaled {
     }
 
     /// Study D: 5 million records of 2 KB; one process against 2, 4, 6, 8 shards behind a router.
-    fn micro_shards(&self, products: &[String]) -> Vec<Stage> {
+    fn micro_shards(&self, products: &[String]) -> Vec<SeedStage> {
         let n = self.records(5e6);
         let bytes = n as f64 * 2048.0;
         let cache = self.cache(32e9);
@@ -246,7 +246,7 @@ impl Scaled {
     }
 
     /// Study E, with data of four times the memory.
-    fn complaints(&self) -> Vec<Stage> {
+    fn complaints(&self) -> Vec<SeedStage> {
         let n = self.records(1e8);
         let bytes = n as f64 * 1024.0;
         let memory = ((bytes / 4.0) as u64).max(256_000_000);
@@ -277,7 +277,7 @@ mod tests {
                 assert!(s.seconds > 0.0 && s.disk > 0 && s.memory > 0, "{s:?}");
             }
             let whole = of(seed, 1.0, 1.0, &products);
-            let time = |all: &[Stage]| all.iter().map(|s| s.seconds).sum::<f64>();
+            let time = |all: &[SeedStage]| all.iter().map(|s| s.seconds).sum::<f64>();
             assert!(time(&whole) > time(&all));
         }
     }

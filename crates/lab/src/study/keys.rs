@@ -6,8 +6,8 @@
 //! ones need no list and no night.
 
 use crate::fault::{Fault, Result};
-use crate::fleet::{Fleet, Outcome, catch_interrupts, interrupted};
-use crate::floor::{Floor, Kind};
+use crate::fleet::{Fleet, RunOutcome, catch_interrupts, interrupted};
+use crate::floor::{Floor, FloorLoad};
 use crate::lane::Issued;
 use crate::output::{Journal, Output, Page};
 use crate::progress::{Goal, Progress, course, say, step};
@@ -255,7 +255,7 @@ impl Mode<'_> {
 
     /// What a null server spends on an operation of such a load.
     fn floor(&self, work: Work) -> Option<Floor> {
-        let kind = Kind {
+        let kind = FloorLoad {
             name: match work {
                 Work::Insert => "study B, insert".into(),
                 Work::Read(_) => "study B, read".into(),
@@ -270,7 +270,7 @@ impl Mode<'_> {
             ..Keys::new(
                 dialect,
                 Arc::clone(&self.table),
-                Source::new(self.args.fields),
+                FieldSource::new(self.args.fields),
                 work,
                 self.args.records,
                 u64::MAX,
@@ -279,7 +279,7 @@ impl Mode<'_> {
     }
 
     /// What the inserts left, all of which must be there.
-    fn sizes(&self, title: &str, outcome: &Outcome) -> Result<Sizes> {
+    fn sizes(&self, title: &str, outcome: &RunOutcome) -> Result<Sizes> {
         let have = self.target.count(&self.table)?;
         if have != outcome.operations {
             return Err(Fault::Check(format!(
@@ -316,7 +316,7 @@ impl Mode<'_> {
             Ok(Keys::new(
                 self.target.dialect(&self.table, self.args.durability)?,
                 Arc::clone(&self.table),
-                Source::new(self.args.fields),
+                FieldSource::new(self.args.fields),
                 work,
                 records,
                 operations,
@@ -375,20 +375,20 @@ pub fn write_key(i: u64, out: &mut Vec<u8>) {
 }
 
 /// Where fields come from: ready before the clock starts.
-pub struct Source {
+pub struct FieldSource {
     pool: Vec<u8>,
     fill: Fill,
 }
 
 const POOL_BYTES: usize = 1 << 20;
 
-impl Source {
-    pub fn new(fill: Fill) -> Source {
+impl FieldSource {
+    pub fn new(fill: Fill) -> FieldSource {
         let mut rng = Rng::new(23);
         let pool = (0..POOL_BYTES + FIELD_BYTES)
             .map(|_| b'a' + rng.below(26) as u8)
             .collect();
-        Source { pool, fill }
+        FieldSource { pool, fill }
     }
 
     #[inline]
@@ -413,7 +413,7 @@ const KINDS: [&str; 1] = ["operation"];
 struct Keys {
     dialect: Box<dyn Dialect>,
     table: Arc<Table>,
-    source: Source,
+    source: FieldSource,
     work: Work,
     order: Permutation,
     key: Vec<u8>,
@@ -430,7 +430,7 @@ impl Keys {
     fn new(
         dialect: Box<dyn Dialect>,
         table: Arc<Table>,
-        source: Source,
+        source: FieldSource,
         work: Work,
         records: u64,
         operations: u64,
@@ -549,10 +549,10 @@ mod tests {
 
     #[test]
     fn constant_fields_are_constant_and_random_ones_are_not() {
-        let constant = Source::new(Fill::Constant);
+        let constant = FieldSource::new(Fill::Constant);
         assert_eq!(constant.field(1, 3), constant.field(2, 3));
         assert_ne!(constant.field(1, 3), constant.field(1, 4));
-        let random = Source::new(Fill::Random);
+        let random = FieldSource::new(Fill::Random);
         assert_ne!(random.field(1, 3), random.field(2, 3));
         assert_eq!(random.field(7, 3), random.field(7, 3));
     }

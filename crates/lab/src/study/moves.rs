@@ -18,7 +18,7 @@ use crate::report::{Check, Draft, Step};
 use crate::targets;
 use crate::targets::local::{Means, Started, Up};
 use crate::terms::{Durability, count, duration, positive};
-use crate::ycsb::session::Plan;
+use crate::ycsb::session::StepPlan;
 use crate::ycsb::{Properties, Session, Spec};
 use bson::{Doc, DocBuf, Val, Value, doc};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -39,10 +39,10 @@ pub struct Args {
     pub means: Means,
     /// Loads: inserts (one by one), batches (of 50), mixed (half reads, a quarter updates, a quarter inserts).
     #[arg(long, value_enum, value_delimiter = ',', default_value = "batches")]
-    pub load: Vec<Load>,
+    pub load: Vec<ClientLoad>,
     /// Kinds of shard key.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "ranged")]
-    pub key: Vec<Kind>,
+    pub key: Vec<KeyOrder>,
     /// Records of 500 bytes that are there before the mixed load.
     #[arg(long, default_value = "20k", value_parser = count)]
     pub records: u64,
@@ -63,7 +63,7 @@ pub struct Args {
 
 /// What the clients do.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Load {
+pub enum ClientLoad {
     Inserts,
     Batches,
     Mixed,
@@ -71,7 +71,7 @@ pub enum Load {
 
 /// How the collection is spread, by its `_id`.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum KeyOrder {
     Ranged,
     Hashed,
 }
@@ -85,19 +85,19 @@ const REFUSED_PAUSE: Duration = Duration::from_millis(100);
 /// The name of a chunk's arrival in the series.
 const MOVED: &str = "chunk moved";
 
-impl Load {
+impl ClientLoad {
     fn name(self) -> &'static str {
         match self {
-            Load::Inserts => "inserts",
-            Load::Batches => "batches of 50",
-            Load::Mixed => "mixed",
+            ClientLoad::Inserts => "inserts",
+            ClientLoad::Batches => "batches of 50",
+            ClientLoad::Mixed => "mixed",
         }
     }
 
     fn spec(self, records: u64) -> Result<Spec> {
         let (read, update, insert) = match self {
-            Load::Inserts | Load::Batches => (0.0, 0.0, 1.0),
-            Load::Mixed => (0.5, 0.25, 0.25),
+            ClientLoad::Inserts | ClientLoad::Batches => (0.0, 0.0, 1.0),
+            ClientLoad::Mixed => (0.5, 0.25, 0.25),
         };
         let mut p = Properties::default();
         p.set("recordcount", records);
@@ -108,26 +108,26 @@ impl Load {
         p.set("readproportion", read);
         p.set("updateproportion", update);
         p.set("insertproportion", insert);
-        if self == Load::Batches {
+        if self == ClientLoad::Batches {
             p.set("batchsize", BATCH);
         }
         Ok(Spec::new(&p)?.0)
     }
 }
 
-impl Kind {
+impl KeyOrder {
     fn name(self) -> &'static str {
         match self {
-            Kind::Ranged => "ranged key",
-            Kind::Hashed => "hashed key",
+            KeyOrder::Ranged => "ranged key",
+            KeyOrder::Hashed => "hashed key",
         }
     }
 
     /// The shard key's value in `shardCollection`.
     fn how(self) -> Value {
         match self {
-            Kind::Ranged => Value::from(1i32),
-            Kind::Hashed => Value::from("hashed"),
+            KeyOrder::Ranged => Value::from(1i32),
+            KeyOrder::Hashed => Value::from("hashed"),
         }
     }
 
@@ -141,8 +141,8 @@ impl Kind {
         };
         DIGITS
             .map(|n| match self {
-                Kind::Ranged => doc! {"_id": format!("user{n}")},
-                Kind::Hashed => doc! {"_id": hashed(n)},
+                KeyOrder::Ranged => doc! {"_id": format!("user{n}")},
+                KeyOrder::Hashed => doc! {"_id": hashed(n)},
             })
             .collect()
     }
@@ -205,7 +205,7 @@ impl Args {
     }
 
     /// One load on one kind of key, without moves and with them.
-    fn pair(&self, url: &str, load: Load, kind: Kind, draft: &mut Draft) -> Result<()> {
+    fn pair(&self, url: &str, load: ClientLoad, kind: KeyOrder, draft: &mut Draft) -> Result<()> {
         let target = targets::open(url)?;
         let spec = load.spec(self.records)?;
         let mut session = Session::open(target, load.name(), spec, self.durability)?;
@@ -227,7 +227,7 @@ impl Args {
             }
             say(self.to.quiet, format_args!("{label}: {what}, {mode}"));
             let chunks = spread(&mut router, &session, kind)?;
-            if load == Load::Mixed {
+            if load == ClientLoad::Mixed {
                 self.fill(&mut session, load)?;
             }
             let (mut step, done) = self.run(&mut session, url, moves.then_some(&chunks))?;
@@ -251,16 +251,16 @@ impl Args {
     }
 
     /// The records that are read and updated.
-    fn fill(&self, session: &mut Session, load: Load) -> Result<()> {
+    fn fill(&self, session: &mut Session, load: ClientLoad) -> Result<()> {
         let own = load.spec(self.records)?;
         let spec = Spec {
             batch: session.load_batch,
             ..own.clone()
         };
         session.set_spec(load.name(), spec);
-        let plan = Plan {
+        let plan = StepPlan {
             limit: None,
-            ..Plan::timed(self.connections, Duration::ZERO)
+            ..StepPlan::timed(self.connections, Duration::ZERO)
         };
         session.load_into(plan, &mut |_| {})?;
         session.set_spec(load.name(), own);
@@ -273,7 +273,7 @@ impl Args {
         url: &str,
         chunks: Option<&Vec<Chunk>>,
     ) -> Result<(Step, Moves)> {
-        let plan = Plan::timed(self.connections, self.duration);
+        let plan = StepPlan::timed(self.connections, self.duration);
         let is_over = AtomicBool::new(false);
         std::thread::scope(|threads| {
             let mover = chunks.map(|chunks| {
@@ -375,7 +375,7 @@ fn move_chunk(router: &mut Connection, ns: &str, chunk: &Chunk, to: &str) -> Res
 }
 
 /// Makes the collection anew, in the same chunks each time, one after the other on the next shard.
-fn spread(router: &mut Connection, session: &Session, kind: Kind) -> Result<Vec<Chunk>> {
+fn spread(router: &mut Connection, session: &Session, kind: KeyOrder) -> Result<Vec<Chunk>> {
     let table = session.table();
     router.drop_collection(&table.database, &table.name)?;
     router.shard_collection(&table.database, &table.name, "_id", kind.how())?;
@@ -489,7 +489,7 @@ mod tests {
 
     #[test]
     fn chunks_of_both_kinds_are_eight_or_nine_parts_in_order() {
-        let numbers = Kind::Hashed.middles();
+        let numbers = KeyOrder::Hashed.middles();
         let numbers: Vec<i64> = numbers
             .iter()
             .map(|d| d.get("_id").and_then(Val::to_i64_exact).unwrap())
@@ -498,7 +498,7 @@ mod tests {
         assert!(numbers.windows(2).all(|w| w[0] < w[1]), "{numbers:?}");
         let width = numbers[1].abs_diff(numbers[0]);
         assert_eq!(numbers[0].abs_diff(i64::MIN) / 1000, width / 1000);
-        let ranged = Kind::Ranged.middles();
+        let ranged = KeyOrder::Ranged.middles();
         assert_eq!(ranged[0], doc! {"_id": "user2"});
         assert_eq!(ranged.len(), 8);
     }

@@ -85,7 +85,7 @@ impl Operation {
 
 /// Where an operation works, and on what.
 #[derive(Clone)]
-pub struct Place {
+pub struct OperationPlace {
     pub db: String,
     pub collection: String,
     pub data: Arc<Dataset>,
@@ -100,7 +100,7 @@ pub struct Place {
 
 /// One lane of an operation.
 pub struct Work {
-    place: Place,
+    place: OperationPlace,
     operation: Operation,
     rng: Rng,
     template: Template,
@@ -114,7 +114,7 @@ pub struct Work {
 const KINDS: [&str; 1] = ["operation"];
 
 impl Work {
-    pub fn new(place: &Place, operation: Operation, seed: u64) -> Work {
+    pub fn new(place: &OperationPlace, operation: Operation, seed: u64) -> Work {
         Work {
             rng: Rng::new(seed),
             template: template(place, operation),
@@ -182,7 +182,7 @@ impl Work {
     }
 }
 
-fn template(place: &Place, operation: Operation) -> Template {
+fn template(place: &OperationPlace, operation: Operation) -> Template {
     let id = place.data.id(0);
     let find = |filter: Doc<'_>, rest: Doc<'_>| {
         let mut w = Writer::new();

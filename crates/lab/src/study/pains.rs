@@ -5,7 +5,7 @@
 //! with `--url` they are left out with one line.
 
 use super::keys;
-use crate::bench::place::{Room, Server};
+use crate::bench::place::{Server, ServerSetup};
 use crate::bench::recovery;
 use crate::cgroup::MemoryLimit;
 use crate::fault::{Fault, Result};
@@ -20,8 +20,8 @@ use crate::report::{Check, Draft, Step};
 use crate::targets::local::own_server;
 use crate::targets::{self, Key, Target};
 use crate::terms::{Durability, bytes, bytes_of, count, duration, positive};
-use crate::ycsb::session::Plan;
-use crate::ycsb::spec::Request;
+use crate::ycsb::session::StepPlan;
+use crate::ycsb::spec::RequestDistribution;
 use crate::ycsb::{Session, Spec, scenario};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -133,7 +133,7 @@ fn once(args: &Args, draft: Draft, journal: Journal) -> Result<(Draft, Journal)>
 struct Pains<'a> {
     args: &'a Args,
     /// Where our own server runs, unless a target was given.
-    room: Option<Room>,
+    room: Option<ServerSetup>,
     server: Option<Server>,
     dbpath: PathBuf,
     limit: Option<MemoryLimit>,
@@ -163,7 +163,8 @@ impl<'a> Pains<'a> {
                     (None, None) => None,
                 };
                 let dir = args.dir.as_deref();
-                let own = Room::open(None, launch.as_deref(), dir, placement, Form::Threads)?;
+                let own =
+                    ServerSetup::open(None, launch.as_deref(), dir, placement, Form::Threads)?;
                 dbpath = own.fresh_dbpath()?;
                 let started = own.start(&dbpath, &[])?;
                 if let (Some(allowed), Some(pid)) = (args.memory, started.pid) {
@@ -240,7 +241,7 @@ impl<'a> Pains<'a> {
     fn session(&self, scenario: &str, durability: Durability) -> Result<Session> {
         let spec = Spec {
             table: "pains".into(),
-            request: Request::Uniform,
+            request: RequestDistribution::Uniform,
             ..scenario::spec(scenario, self.args.records)?
         };
         let mut session = Session::open(Arc::clone(&self.target), scenario, spec, durability)?;
@@ -264,9 +265,9 @@ impl<'a> Pains<'a> {
             format_args!("flatness: {} inserts", self.args.records),
         );
         let mut session = self.session("C.S1", self.args.durability)?;
-        let plan = Plan {
+        let plan = StepPlan {
             limit: None,
-            ..Plan::timed(self.args.connections, Duration::ZERO)
+            ..StepPlan::timed(self.args.connections, Duration::ZERO)
         };
         let (_, mut step) = session.load(plan, &mut |_| {})?;
         step.name = "load".into();
@@ -321,7 +322,7 @@ impl<'a> Pains<'a> {
             );
             let mut session = self.session("C.S1", self.args.durability)?;
             session.empty()?;
-            let (_, mut step) = session.run(Plan::timed(n, self.args.duration), &mut |_| {})?;
+            let (_, mut step) = session.run(StepPlan::timed(n, self.args.duration), &mut |_| {})?;
             step.name = "insert by threads".into();
             self.push(&key, step);
         }
@@ -355,7 +356,7 @@ impl<'a> Pains<'a> {
             );
             let mut session = self.session("C.S1", durability)?;
             session.empty()?;
-            let plan = Plan::timed(self.args.connections, self.args.duration);
+            let plan = StepPlan::timed(self.args.connections, self.args.duration);
             let mut step = match session.run(plan, &mut |_| {}) {
                 Ok((_, step)) => step,
                 // A database without such a mode says so.
@@ -383,7 +384,7 @@ impl<'a> Pains<'a> {
             return Ok(());
         }
         let length = self.args.after_restart;
-        let mut plan = Plan::timed(self.args.connections, length.min(Duration::from_secs(20)));
+        let mut plan = StepPlan::timed(self.args.connections, length.min(Duration::from_secs(20)));
         plan.warmup = length / 6;
         say(self.args.to.quiet, "restart: reads before");
         let (_, mut before) = session.run(plan, &mut |_| {})?;
@@ -395,7 +396,7 @@ impl<'a> Pains<'a> {
         };
         let mut session = self.session("C.S5", self.args.durability)?;
         let (_, mut after) =
-            session.run(Plan::timed(self.args.connections, length), &mut |_| {})?;
+            session.run(StepPlan::timed(self.args.connections, length), &mut |_| {})?;
         after.name = "reads after the restart".into();
         let of_steady = |s: &Sample| s.operations as f64 / s.seconds.max(1e-9) / steady;
         let first = after.series.first().map_or(f64::NAN, of_steady);

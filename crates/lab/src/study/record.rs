@@ -1,7 +1,7 @@
 //! `pando lab record`: one reply of a real server for each operation, for the null server.
 
 use super::dataset::{Dataset, INDEXES, Ids, Payload};
-use super::operation::{Operation, Place, Work};
+use super::operation::{Operation, OperationPlace, Work};
 use crate::connection::{Address, Connection};
 use crate::fault::{Fault, Result};
 use crate::fleet::Fleet;
@@ -70,7 +70,7 @@ pub fn main(args: Args) -> Result<bool> {
 /// Sends one request of the operation and keeps the reply, which must be right.
 pub fn record(
     connection: &mut Connection,
-    place: &Place,
+    place: &OperationPlace,
     operation: Operation,
 ) -> Result<Recorded> {
     let mut work = Work::new(place, operation, 3);
@@ -98,11 +98,11 @@ pub fn prepare(
     data: &Arc<Dataset>,
     indexes: &[(&str, i32)],
     quiet: bool,
-) -> Result<Place> {
+) -> Result<OperationPlace> {
     let mut connection = target.connect()?;
     connection.drop_collection(db, collection)?;
     connection.create_indexes(db, collection, indexes)?;
-    let mut place = Place {
+    let mut place = OperationPlace {
         db: db.into(),
         collection: collection.into(),
         data: Arc::clone(data),
@@ -118,7 +118,12 @@ pub fn prepare(
 }
 
 /// Inserts documents up to `insert_end` in batches over a few connections, and counts them.
-pub fn load(target: &Address, place: &mut Place, pid: Option<u32>, quiet: bool) -> Result<()> {
+pub fn load(
+    target: &Address,
+    place: &mut OperationPlace,
+    pid: Option<u32>,
+    quiet: bool,
+) -> Result<()> {
     const CONNECTIONS: usize = 4;
     let insert = Operation::Insert {
         durability: Durability::W1,

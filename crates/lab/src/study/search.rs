@@ -9,7 +9,7 @@
 //! its acknowledgement on.
 
 use super::sides::{Common, Questions, Side, Study, Write, is_ready};
-use super::texts::{self, Kind, PAGE, Search};
+use super::texts::{self, PAGE, SearchKind, TextSearch};
 use crate::fault::{Fault, Result};
 use crate::fleet::{catch_interrupts, interrupted};
 use crate::report::{Check, Draft, Step};
@@ -69,7 +69,7 @@ pub fn main(args: Args) -> Result<bool> {
         args.texts.map_or_else(made, |p| p.display().to_string()),
     );
     draft.note("A search gives the best ten texts; PostgreSQL ranks by ts_rank, others by BM25.");
-    let mut study = Study::open(args.common, draft, Kind::ALL.len() + INSERTS.len())?;
+    let mut study = Study::open(args.common, draft, SearchKind::ALL.len() + INSERTS.len())?;
     let write = write_of(all);
     study.prepare(|side| {
         let table = side.table(TEXTS, FIELDS);
@@ -77,15 +77,15 @@ pub fn main(args: Args) -> Result<bool> {
         side.fill(&table, &write, records, BATCH)?;
         build(side, TEXTS, records)
     })?;
-    let names = Kind::ALL.map(Kind::name);
+    let names = SearchKind::ALL.map(SearchKind::name);
     study.measure(&names, |side, (kind, connections), _| {
-        let of: Vec<Search> = searches
+        let of: Vec<TextSearch> = searches
             .iter()
-            .filter(|s| s.kind == Kind::ALL[kind])
+            .filter(|s| s.kind == SearchKind::ALL[kind])
             .cloned()
             .collect();
         let table = side.table(TEXTS, FIELDS);
-        let request = |s: &Search| side.request(&table, &question(side.language, TEXTS, s));
+        let request = |s: &TextSearch| side.request(&table, &question(side.language, TEXTS, s));
         let questions = Questions {
             requests: of.iter().map(request).collect::<Result<_>>()?,
             judge: Box::new(move |i, rows| judge(&of[i], rows)),
@@ -164,8 +164,8 @@ fn behind(side: &Side) -> Result<Duration> {
         )),
     })?;
     let began = Instant::now();
-    let mark = Search {
-        kind: Kind::Word,
+    let mark = TextSearch {
+        kind: SearchKind::Word,
         words: vec![MARK.into()],
         due: 1,
     };
@@ -180,7 +180,7 @@ fn behind(side: &Side) -> Result<Duration> {
 }
 
 /// Whether the texts of an answer have the words, and whether there are as many as there must be.
-fn judge(search: &Search, rows: &Cells) -> Result<()> {
+fn judge(search: &TextSearch, rows: &Cells) -> Result<()> {
     let found = rows.len() / 2;
     let what = || format!("{} {:?}", search.kind.name(), search.words);
     if found < search.due || found > PAGE {
@@ -226,24 +226,26 @@ fn search_index(language: Language, table: &str) -> Vec<Order> {
     all.map(Order::Sql).to_vec()
 }
 
-fn question(language: Language, table: &str, search: &Search) -> Order {
+fn question(language: Language, table: &str, search: &TextSearch) -> Order {
     let words = search.words.join(" ");
     if language == Language::Commands {
         let mut query = doc! {"query": words, "path": "text"};
-        if search.kind == Kind::Both {
+        if search.kind == SearchKind::Both {
             query = doc! {"query": search.words.join(" "), "path": "text", "matchCriteria": "all"};
         }
         let stage = match search.kind {
-            Kind::Phrase => doc! {"index": INDEX, "phrase": query},
-            Kind::Word | Kind::Both | Kind::Either => doc! {"index": INDEX, "text": query},
+            SearchKind::Phrase => doc! {"index": INDEX, "phrase": query},
+            SearchKind::Word | SearchKind::Both | SearchKind::Either => {
+                doc! {"index": INDEX, "text": query}
+            }
         };
         let pipeline = array![doc! {"$search": stage}, doc! {"$limit": PAGE as i32}];
         return Order::Command(doc! {"aggregate": table, "pipeline": pipeline, "cursor": doc! {}});
     }
     let between = match search.kind {
-        Kind::Either => " | ",
-        Kind::Phrase => " <-> ",
-        Kind::Word | Kind::Both => " & ",
+        SearchKind::Either => " | ",
+        SearchKind::Phrase => " <-> ",
+        SearchKind::Word | SearchKind::Both => " & ",
     };
     let words = search.words.join(between);
     Order::Sql(format!(
@@ -256,8 +258,8 @@ fn question(language: Language, table: &str, search: &Search) -> Order {
 mod tests {
     use super::*;
 
-    fn search(kind: Kind, due: usize) -> Search {
-        Search {
+    fn search(kind: SearchKind, due: usize) -> TextSearch {
+        TextSearch {
             kind,
             words: vec!["red".into(), "shoes".into()],
             due,
@@ -267,14 +269,14 @@ mod tests {
     #[test]
     fn each_language_is_asked_for_the_same() {
         for (kind, operator, sql) in [
-            (Kind::Both, r#""matchCriteria": "all""#, "red & shoes"),
+            (SearchKind::Both, r#""matchCriteria": "all""#, "red & shoes"),
             (
-                Kind::Either,
+                SearchKind::Either,
                 r#""text": {"query": "red shoes""#,
                 "red | shoes",
             ),
             (
-                Kind::Phrase,
+                SearchKind::Phrase,
                 r#""phrase": {"query": "red shoes""#,
                 "red <-> shoes",
             ),
@@ -303,11 +305,11 @@ mod tests {
             }
             rows
         };
-        let both = search(Kind::Both, 2);
+        let both = search(SearchKind::Both, 2);
         judge(&both, &rows(&["shoes are Red", "red shoes"])).unwrap();
         assert!(judge(&both, &rows(&["red shoes"])).is_err());
         assert!(judge(&both, &rows(&["red shoes", "red boots"])).is_err());
         assert!(judge(&both, &rows(&["red shoes"; 11])).is_err());
-        judge(&search(Kind::Either, 1), &rows(&["red boots"])).unwrap();
+        judge(&search(SearchKind::Either, 1), &rows(&["red boots"])).unwrap();
     }
 }

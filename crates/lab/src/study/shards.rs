@@ -17,7 +17,7 @@ use crate::report::{Check, Draft, Shard, TargetInfo, sizes_of};
 use crate::targets;
 use crate::targets::local::{Means, Started, Up};
 use crate::terms::{Durability, count, duration, positive};
-use crate::ycsb::session::Plan;
+use crate::ycsb::session::StepPlan;
 use crate::ycsb::{Properties, Session, Spec};
 use bson::{Val, doc};
 use std::sync::Arc;
@@ -231,10 +231,10 @@ fn one(
             format_args!("{}: {name} {title}", of_shards(n)),
         );
         session.set_spec(name, spec(args.records, reads)?);
-        let plan = Plan::timed(connections, args.duration);
+        let plan = StepPlan::timed(connections, args.duration);
         let mut done = if name == "D.S1" {
             session.empty()?;
-            let plan = Plan {
+            let plan = StepPlan {
                 limit: None,
                 ..plan
             };
@@ -285,7 +285,7 @@ fn search(args: &Args, session: &mut Session, draft: &mut Draft) -> Result<usize
     let mut best = (args.connections[0], 0.0);
     for &n in &args.connections {
         say(args.to.quiet, format_args!("trial with {n} connection(s)"));
-        let (outcome, _) = session.run(Plan::timed(n, args.duration / 5), &mut |_| {})?;
+        let (outcome, _) = session.run(StepPlan::timed(n, args.duration / 5), &mut |_| {})?;
         let rate = outcome.rate();
         if rate > best.1 {
             best = (n, rate);

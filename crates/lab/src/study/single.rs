@@ -6,7 +6,7 @@
 use super::dataset::{
     DOCUMENT_BYTES, Dataset, Dates, INDEXES, Ids, PER_NUMBER, PER_RANGE, Payload,
 };
-use super::operation::{Operation, Place, Work};
+use super::operation::{Operation, OperationPlace, Work};
 use super::{moves, shards};
 use crate::connection::{Address, Connection};
 use crate::fault::{Fault, Result};
@@ -349,8 +349,8 @@ impl Single {
         self.places[self.turn].0.clone()
     }
 
-    fn place(&self, collection: &str) -> Place {
-        Place {
+    fn place(&self, collection: &str) -> OperationPlace {
+        OperationPlace {
             db: self.args.database.clone(),
             collection: collection.into(),
             data: Arc::clone(&self.data),
@@ -367,7 +367,7 @@ impl Single {
     }
 
     /// A collection with its indexes and nothing in it.
-    fn fresh(&mut self, collection: &str) -> Result<Place> {
+    fn fresh(&mut self, collection: &str) -> Result<OperationPlace> {
         let (db, data) = (self.args.database.clone(), Arc::clone(&self.data));
         let side = self.side();
         side.control.drop_collection(&db, collection)?;
@@ -384,7 +384,7 @@ impl Single {
 
     /// The collection of the read tests with so many documents. A run that died has left it so, or it is loaded again,
     /// not measured. `None` when Ctrl-C came first.
-    fn with_documents(&mut self, documents: u64) -> Result<Option<Place>> {
+    fn with_documents(&mut self, documents: u64) -> Result<Option<OperationPlace>> {
         let left = self.count("single")?;
         let mut place = if documents > 0 && left == documents {
             self.place("single")
@@ -464,7 +464,7 @@ impl Single {
     /// Test 2 in steps, and after each the read tests.
     fn grow_and_read(&mut self) -> Result<()> {
         let one = self.data.records / self.args.steps;
-        let mut place: Option<Place> = None;
+        let mut place: Option<OperationPlace> = None;
         for end in (1..=self.args.steps).map(|step| one * step) {
             let part = format!("test 2: batch insert, w:1, to {end}");
             let title = self.title("test 2: batch insert of 1,000, w:1", part);
@@ -507,7 +507,7 @@ impl Single {
     }
 
     /// One step of the load, to so many documents.
-    fn grow(&mut self, here: &mut Place, title: &str, end: u64) -> Result<()> {
+    fn grow(&mut self, here: &mut OperationPlace, title: &str, end: u64) -> Result<()> {
         here.insert_end = end;
         // The last step's batch may have taken numbers past its end.
         here.inserts = Arc::new(Sequence::new(here.loaded));
@@ -523,7 +523,7 @@ impl Single {
     fn measure(
         &mut self,
         title: &str,
-        place: &Place,
+        place: &OperationPlace,
         operation: Operation,
         connections: usize,
         limit: Option<Duration>,
@@ -573,7 +573,7 @@ impl Single {
 /// Test 8: sizes as inserts go on, and what the server does beside.
 struct Sizing<'a> {
     side: &'a mut Side,
-    place: &'a Place,
+    place: &'a OperationPlace,
     watched: MongoDb,
     start: Instant,
     next: Duration,
@@ -585,7 +585,7 @@ impl<'a> Sizing<'a> {
     /// A collStats every few seconds costs the server nothing that a figure would show.
     const EVERY: Duration = Duration::from_secs(5);
 
-    fn new(side: &'a mut Side, place: &'a Place) -> Sizing<'a> {
+    fn new(side: &'a mut Side, place: &'a OperationPlace) -> Sizing<'a> {
         Sizing {
             watched: MongoDb::at(side.address.clone()),
             side,

@@ -13,7 +13,7 @@ use crate::report::Draft;
 use crate::targets;
 use crate::targets::local::Launch;
 use crate::terms::{Durability, count, duration, pause, positive};
-use crate::ycsb::session::Plan;
+use crate::ycsb::session::StepPlan;
 use crate::ycsb::{Session, Spec, scenario};
 use std::time::Duration;
 
@@ -212,10 +212,10 @@ impl Size<'_> {
             format_args!("{label}, {}, {scenario}, {n} connection(s)", self.table),
         );
         let inserts = session.spec.only_inserts();
-        let plan = Plan {
+        let plan = StepPlan {
             operations: if inserts { self.records } else { u64::MAX },
             warmup: self.args.warmup,
-            ..Plan::timed(n, self.args.duration)
+            ..StepPlan::timed(n, self.args.duration)
         };
         let (_, mut point) = session.run(plan, &mut |_| {})?;
         point.mode = Some(self.table.to_string());

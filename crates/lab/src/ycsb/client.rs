@@ -32,7 +32,7 @@ const READ_MODIFY_WRITE: u8 = 4;
 const DELETE: u8 = 5;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
+pub enum YcsbPhase {
     /// Inserts the records.
     Load,
     /// Does the operations.
@@ -44,7 +44,7 @@ pub struct Shared {
     pub spec: Spec,
     pub table: Arc<Table>,
     pub durability: Durability,
-    pub phase: Phase,
+    pub phase: YcsbPhase,
     /// Documents of one insert message.
     pub batch: u64,
     /// Whether documents are compared too, not only counted (the null server's are always the same).
@@ -94,7 +94,7 @@ impl Shared {
         spec: Spec,
         db: &str,
         durability: Durability,
-        phase: Phase,
+        phase: YcsbPhase,
         operations: u64,
         seed: u64,
     ) -> Arc<Shared> {
@@ -107,15 +107,15 @@ impl Shared {
         spec: Spec,
         db: &str,
         durability: Durability,
-        phase: Phase,
+        phase: YcsbPhase,
         operations: u64,
         seed: u64,
         of: u64,
     ) -> Vec<Arc<Shared>> {
         let start = match phase {
-            Phase::Load => spec.insert_start,
-            Phase::Run if spec.only_inserts() => 0,
-            Phase::Run => spec.insert_start + spec.insert_count,
+            YcsbPhase::Load => spec.insert_start,
+            YcsbPhase::Run if spec.only_inserts() => 0,
+            YcsbPhase::Run => spec.insert_start + spec.insert_count,
         };
         let pool = Arc::new(Pool::new(seed, spec.field_length));
         let left = Arc::new(AtomicU64::new(operations));
@@ -168,7 +168,7 @@ impl Shared {
     }
 }
 
-pub struct Client {
+pub struct YcsbClient {
     shared: Arc<Shared>,
     dialect: Box<dyn Dialect>,
     rng: Rng,
@@ -182,13 +182,13 @@ pub struct Client {
     seen: u32,
 }
 
-impl Client {
+impl YcsbClient {
     pub fn new(
         shared: &Arc<Shared>,
         dialect: Box<dyn Dialect>,
         lane: usize,
         lanes: usize,
-    ) -> Client {
+    ) -> YcsbClient {
         let spec = &shared.spec;
         let total: f64 = spec.proportions().iter().sum();
         let mut sum = 0.0;
@@ -196,7 +196,7 @@ impl Client {
             sum += p / total;
             sum
         });
-        Client {
+        YcsbClient {
             dialect,
             rng: Rng::new(shared.seed ^ (lane as u64 + 1) << 32),
             chooser: spec.chooser(lane as u64, lanes as u64),
@@ -344,7 +344,7 @@ impl Client {
     }
 }
 
-impl Spoken for Client {
+impl Spoken for YcsbClient {
     fn kinds(&self) -> &'static [&'static str] {
         &OPERATIONS
     }
@@ -355,7 +355,7 @@ impl Spoken for Client {
 
     fn request(&mut self, out: &mut Vec<u8>) -> Option<Issued> {
         let shared = Arc::clone(&self.shared);
-        if shared.phase == Phase::Load {
+        if shared.phase == YcsbPhase::Load {
             let end = shared.spec.insert_start + shared.spec.insert_count;
             let (first, count) = shared.take_inserts(shared.batch, end)?;
             return Some(self.next_insert(first, count, out));

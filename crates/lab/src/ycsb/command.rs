@@ -7,12 +7,12 @@
 
 use super::client::OPERATIONS;
 use super::export::Exporter;
-use super::output::{Form, Interval, Measurements, Series, Status};
-use super::session::{Plan, Session};
+use super::output::{AveragesOverTime, Form, MeasurementInterval, Measurements, StatusLine};
+use super::session::{Session, StepPlan};
 use super::spec::known;
 use super::{Properties, Spec};
 use crate::fault::{Fault, Result, local};
-use crate::fleet::{Outcome, catch_interrupts, interrupted};
+use crate::fleet::{RunOutcome, catch_interrupts, interrupted};
 use crate::html;
 use crate::measure::Sample;
 use crate::output::fresh_place;
@@ -205,7 +205,7 @@ pub fn main(args: Args) -> Result<bool> {
     }
     let wanted = Wanted {
         forms: Form::all(p)?,
-        interval: Interval::of(p)?,
+        interval: MeasurementInterval::of(p)?,
         exporter: Exporter::of(p)?,
     };
     let url = url(&request.binding, p)?;
@@ -274,7 +274,7 @@ fn finish(
 /// What the output is to hold.
 struct Wanted {
     forms: Vec<(&'static str, Form)>,
-    interval: Interval,
+    interval: MeasurementInterval,
     exporter: Exporter,
 }
 
@@ -294,7 +294,7 @@ impl Wanted {
     }
 }
 
-fn plan(request: &Request, spec: &Spec) -> Result<Plan> {
+fn plan(request: &Request, spec: &Spec) -> Result<StepPlan> {
     let p = &request.properties;
     let connections: usize = p.parse("threadcount", 1)?;
     crate::terms::positive("threadcount", &[connections])?;
@@ -309,7 +309,7 @@ fn plan(request: &Request, spec: &Spec) -> Result<Plan> {
     if rate > 0.0 && (request.status || series) {
         eprintln!("the status line and series count latencies from when each operation was due");
     }
-    Ok(Plan {
+    Ok(StepPlan {
         connections,
         operations: match spec.operations {
             0 => u64::MAX,
@@ -327,18 +327,18 @@ fn plan(request: &Request, spec: &Spec) -> Result<Plan> {
 fn run(
     request: &Request,
     session: &mut Session,
-    plan: Plan,
+    plan: StepPlan,
     wanted: &Wanted,
-) -> Result<(Outcome, Series)> {
+) -> Result<(RunOutcome, AveragesOverTime)> {
     let every = request.properties.parse("status.interval", 10u64)?.max(1);
     let goal = match request.load {
         true => session.spec.insert_count,
         false => plan.operations,
     };
     let every = Duration::from_secs(every);
-    let mut status = Status::new(request.status, &request.label, every, goal);
+    let mut status = StatusLine::new(request.status, &request.label, every, goal);
     let granularity = wanted.granularity();
-    let mut series = Series::default();
+    let mut series = AveragesOverTime::default();
     let mut observe = |s: &Sample| {
         status.sample(s);
         if let Some(granularity) = granularity {

@@ -6,23 +6,23 @@ use serde_json::json;
 
 /// `[metric], measurement, value`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Entry {
+pub struct MetricLine {
     pub metric: String,
     pub measurement: String,
-    pub value: Value,
+    pub value: MetricValue,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Value {
+pub enum MetricValue {
     Whole(u64),
     Real(f64),
     /// YCSB writes -1 beside a mere heading.
     Heading,
 }
 
-impl Entry {
-    pub fn new(metric: &str, measurement: impl Into<String>, value: Value) -> Entry {
-        Entry {
+impl MetricLine {
+    pub fn new(metric: &str, measurement: impl Into<String>, value: MetricValue) -> MetricLine {
+        MetricLine {
             metric: metric.into(),
             measurement: measurement.into(),
             value,
@@ -62,12 +62,12 @@ impl Exporter {
         }
     }
 
-    pub fn text(self, entries: &[Entry]) -> String {
-        let object = |e: &Entry| {
+    pub fn text(self, entries: &[MetricLine]) -> String {
+        let object = |e: &MetricLine| {
             let value = match e.value {
-                Value::Whole(n) => json!(n),
-                Value::Real(x) => json!(x),
-                Value::Heading => json!(-1),
+                MetricValue::Whole(n) => json!(n),
+                MetricValue::Real(x) => json!(x),
+                MetricValue::Heading => json!(-1),
             };
             let pairs = json!({"metric": e.metric, "measurement": e.measurement, "value": value});
             pairs.to_string()
@@ -83,11 +83,11 @@ impl Exporter {
     }
 }
 
-fn line(e: &Entry) -> String {
+fn line(e: &MetricLine) -> String {
     let value = match e.value {
-        Value::Whole(n) => n.to_string(),
-        Value::Real(x) => double(x),
-        Value::Heading => "-1".into(),
+        MetricValue::Whole(n) => n.to_string(),
+        MetricValue::Real(x) => double(x),
+        MetricValue::Heading => "-1".into(),
     };
     format!("[{}], {}, {value}\n", e.metric, e.measurement)
 }
@@ -99,8 +99,8 @@ mod tests {
     #[test]
     fn exporters_write_the_same_figures() {
         let entries = [
-            Entry::new("OVERALL", "RunTime(ms)", Value::Whole(2000)),
-            Entry::new("READ", "AverageLatency(us)", Value::Real(50.0)),
+            MetricLine::new("OVERALL", "RunTime(ms)", MetricValue::Whole(2000)),
+            MetricLine::new("READ", "AverageLatency(us)", MetricValue::Real(50.0)),
         ];
         let mut p = Properties::default();
         let text = |p: &Properties| Exporter::of(p).unwrap().text(&entries);

@@ -13,7 +13,7 @@ pub mod session;
 pub mod spec;
 pub mod values;
 
-pub use client::{Client, Phase, Shared};
+pub use client::{Shared, YcsbClient, YcsbPhase};
 pub use properties::Properties;
 pub use session::Session;
 pub use spec::Spec;

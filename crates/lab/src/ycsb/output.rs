@@ -2,9 +2,9 @@
 //! `TextMeasurementsExporter` and `StatusThread`.
 
 use super::Properties;
-use super::export::{Entry, Value};
+use super::export::{MetricLine, MetricValue};
 use crate::fault::{Fault, Result};
-use crate::fleet::Outcome;
+use crate::fleet::RunOutcome;
 use crate::host::timestamp;
 use crate::measure::{Sample, Single};
 use hdrhistogram::Histogram;
@@ -82,7 +82,7 @@ impl Form {
 
 /// From when latencies count: `measurement.interval`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Interval {
+pub enum MeasurementInterval {
     /// From when an operation was sent.
     Op,
     /// From when it was due.
@@ -90,12 +90,12 @@ pub enum Interval {
     Both,
 }
 
-impl Interval {
-    pub fn of(p: &Properties) -> Result<Interval> {
+impl MeasurementInterval {
+    pub fn of(p: &Properties) -> Result<MeasurementInterval> {
         match p.get("measurement.interval").unwrap_or("op") {
-            "op" => Ok(Interval::Op),
-            "intended" => Ok(Interval::Intended),
-            "both" => Ok(Interval::Both),
+            "op" => Ok(MeasurementInterval::Op),
+            "intended" => Ok(MeasurementInterval::Intended),
+            "both" => Ok(MeasurementInterval::Both),
             other => Err(Fault::Usage(format!(
                 "measurement.interval={other} is not known (op, intended, both)"
             ))),
@@ -105,20 +105,20 @@ impl Interval {
 
 /// All that is printed at the end.
 pub struct Measurements<'a> {
-    pub outcome: &'a Outcome,
+    pub outcome: &'a RunOutcome,
     pub elapsed: Duration,
     pub forms: &'a [(&'static str, Form)],
-    pub interval: Interval,
-    pub series: &'a Series,
+    pub interval: MeasurementInterval,
+    pub series: &'a AveragesOverTime,
     /// The kinds of operation by number, for raw output.
     pub names: &'static [&'static str],
 }
 
 /// Averages over time, by kind of operation: what `timeseries` prints.
 #[derive(Debug, Default)]
-pub struct Series(BTreeMap<&'static str, BTreeMap<u64, (u64, f64)>>);
+pub struct AveragesOverTime(BTreeMap<&'static str, BTreeMap<u64, (u64, f64)>>);
 
-impl Series {
+impl AveragesOverTime {
     /// `granularity` in milliseconds; a second belongs to the unit that it began in.
     pub fn sample(&mut self, s: &Sample, granularity: u64) {
         let began = ((s.at - s.seconds).max(0.0) * 1e3).round() as u64;
@@ -133,7 +133,7 @@ impl Series {
     }
 
     /// The part of a second that the run ended with, which no sample shows: what the whole has beside the samples.
-    pub fn end(&mut self, outcome: &Outcome, granularity: u64) {
+    pub fn end(&mut self, outcome: &RunOutcome, granularity: u64) {
         let granularity = granularity.max(1);
         let last = outcome.elapsed.as_millis() as u64 / granularity * granularity;
         for (kind, h) in &outcome.kinds {
@@ -168,12 +168,12 @@ fn ordinal(p: f64) -> String {
 
 impl Measurements<'_> {
     /// What the exporter writes, in YCSB's order.
-    pub fn entries(&self) -> Vec<Entry> {
+    pub fn entries(&self) -> Vec<MetricLine> {
         let ms = self.elapsed.as_millis().max(1);
         let rate = self.outcome.operations as f64 * 1000.0 / ms as f64;
         let mut all = vec![
-            Entry::new("OVERALL", "RunTime(ms)", Value::Whole(ms as u64)),
-            Entry::new("OVERALL", "Throughput(ops/sec)", Value::Real(rate)),
+            MetricLine::new("OVERALL", "RunTime(ms)", MetricValue::Whole(ms as u64)),
+            MetricLine::new("OVERALL", "Throughput(ops/sec)", MetricValue::Real(rate)),
         ];
         // A closed loop sends when it is due.
         let open = !self.outcome.served.is_empty();
@@ -182,20 +182,22 @@ impl Measurements<'_> {
         } else {
             &self.outcome.kinds
         };
-        if self.interval != Interval::Intended {
+        if self.interval != MeasurementInterval::Intended {
             self.kinds(&mut all, sent, "", false);
         }
         match self.interval {
-            Interval::Op => {}
-            Interval::Intended => self.kinds(&mut all, &self.outcome.kinds, "", true),
-            Interval::Both => self.kinds(&mut all, &self.outcome.kinds, "Intended-", true),
+            MeasurementInterval::Op => {}
+            MeasurementInterval::Intended => self.kinds(&mut all, &self.outcome.kinds, "", true),
+            MeasurementInterval::Both => {
+                self.kinds(&mut all, &self.outcome.kinds, "Intended-", true)
+            }
         }
         all
     }
 
     fn kinds(
         &self,
-        all: &mut Vec<Entry>,
+        all: &mut Vec<MetricLine>,
         kinds: &[(&'static str, Histogram<u64>)],
         prefix: &str,
         intended: bool,
@@ -209,15 +211,26 @@ impl Measurements<'_> {
                 }
             }
             let name = format!("{}{prefix}{kind}", self.forms.first().map_or("", |f| f.0));
-            all.push(Entry::new(&name, "Return=OK", Value::Whole(h.len())));
+            all.push(MetricLine::new(
+                &name,
+                "Return=OK",
+                MetricValue::Whole(h.len()),
+            ));
         }
     }
 
-    fn block(&self, all: &mut Vec<Entry>, name: &str, form: &Form, kind: &str, h: &Histogram<u64>) {
-        let mut put = |what: &str, value: Value| all.push(Entry::new(name, what, value));
-        let us = |ns: u64| Value::Whole(ns / 1000);
-        put("Operations", Value::Whole(h.len()));
-        put("AverageLatency(us)", Value::Real(h.mean() / 1000.0));
+    fn block(
+        &self,
+        all: &mut Vec<MetricLine>,
+        name: &str,
+        form: &Form,
+        kind: &str,
+        h: &Histogram<u64>,
+    ) {
+        let mut put = |what: &str, value: MetricValue| all.push(MetricLine::new(name, what, value));
+        let us = |ns: u64| MetricValue::Whole(ns / 1000);
+        put("Operations", MetricValue::Whole(h.len()));
+        put("AverageLatency(us)", MetricValue::Real(h.mean() / 1000.0));
         put("MinLatency(us)", us(h.min()));
         put("MaxLatency(us)", us(h.max()));
         let percentiles = match form {
@@ -234,7 +247,7 @@ impl Measurements<'_> {
             Form::Series { .. } => {
                 for (at, (count, sum)) in self.series.0.get(kind).into_iter().flatten() {
                     let average = sum / (*count).max(1) as f64;
-                    put(&at.to_string(), Value::Real(average));
+                    put(&at.to_string(), MetricValue::Real(average));
                 }
             }
             Form::Buckets {
@@ -248,9 +261,9 @@ impl Measurements<'_> {
                 }
                 let last = counts.pop().unwrap_or(0);
                 for (ms, n) in counts.iter().enumerate() {
-                    put(&ms.to_string(), Value::Whole(*n));
+                    put(&ms.to_string(), MetricValue::Whole(*n));
                 }
-                put(&format!(">{buckets}"), Value::Whole(last));
+                put(&format!(">{buckets}"), MetricValue::Whole(last));
             }
             _ => {}
         }
@@ -273,28 +286,39 @@ impl Measurements<'_> {
     }
 
     /// The summary of raw output: exact percentiles.
-    fn raw(&self, all: &mut Vec<Entry>, name: &str, kind: &str, summary: bool, intended: bool) {
+    fn raw(
+        &self,
+        all: &mut Vec<MetricLine>,
+        name: &str,
+        kind: &str,
+        summary: bool,
+        intended: bool,
+    ) {
         let mut us: Vec<u64> = self.singles(kind, intended).iter().map(|s| s.1).collect();
         us.sort_unstable();
         let total = us.len();
-        all.push(Entry::new(
+        all.push(MetricLine::new(
             name,
             "Total Operations",
-            Value::Whole(total as u64),
+            MetricValue::Whole(total as u64),
         ));
         let (Some(first), Some(last), true) = (us.first(), us.last(), summary) else {
             return;
         };
         let heading = "Below is a summary of latency in microseconds:";
-        all.push(Entry::new(name, heading, Value::Heading));
+        all.push(MetricLine::new(name, heading, MetricValue::Heading));
         let mean = us.iter().sum::<u64>() as f64 / total as f64;
-        all.push(Entry::new(name, "Average", Value::Real(mean)));
-        all.push(Entry::new(name, "Min", Value::Whole(*first)));
-        all.push(Entry::new(name, "Max", Value::Whole(*last)));
+        all.push(MetricLine::new(name, "Average", MetricValue::Real(mean)));
+        all.push(MetricLine::new(name, "Min", MetricValue::Whole(*first)));
+        all.push(MetricLine::new(name, "Max", MetricValue::Whole(*last)));
         for p in [1.0, 5.0, 50.0, 90.0, 95.0, 99.0, 99.9, 99.99] {
             let at = (total as f64 * p / 100.0) as usize;
             let value = us[at.min(total - 1)];
-            all.push(Entry::new(name, format!("p{p}"), Value::Whole(value)));
+            all.push(MetricLine::new(
+                name,
+                format!("p{p}"),
+                MetricValue::Whole(value),
+            ));
         }
     }
 
@@ -307,9 +331,9 @@ impl Measurements<'_> {
         let (before, file) = raw?;
         let mut text = String::new();
         let sides: &[(&str, bool)] = match self.interval {
-            Interval::Op => &[("", false)],
-            Interval::Intended => &[("", true)],
-            Interval::Both => &[("", false), ("Intended-", true)],
+            MeasurementInterval::Op => &[("", false)],
+            MeasurementInterval::Intended => &[("", true)],
+            MeasurementInterval::Both => &[("", false), ("Intended-", true)],
         };
         for (prefix, intended) in sides {
             for (kind, _) in &self.outcome.kinds {
@@ -327,7 +351,7 @@ impl Measurements<'_> {
 }
 
 /// The line of `-s`, at intervals.
-pub struct Status {
+pub struct StatusLine {
     wanted: bool,
     label: String,
     every: Duration,
@@ -349,10 +373,10 @@ fn add(to: &mut Vec<(&'static str, Histogram<u64>)>, kind: &'static str, more: &
     }
 }
 
-impl Status {
-    pub fn new(wanted: bool, label: &str, every: Duration, goal: u64) -> Status {
+impl StatusLine {
+    pub fn new(wanted: bool, label: &str, every: Duration, goal: u64) -> StatusLine {
         let now = Instant::now();
-        let status = Status {
+        let status = StatusLine {
             wanted,
             label: label.to_string(),
             every,
@@ -382,12 +406,12 @@ impl Status {
     }
 
     /// The last line, with the part of an interval that no sample showed.
-    pub fn end(&mut self, outcome: &Outcome) {
+    pub fn end(&mut self, outcome: &RunOutcome) {
         self.rest(outcome);
         self.say();
     }
 
-    fn rest(&mut self, outcome: &Outcome) {
+    fn rest(&mut self, outcome: &RunOutcome) {
         self.operations = outcome.operations;
         for (kind, h) in &outcome.kinds {
             let mut rest = h.clone();
@@ -481,12 +505,12 @@ mod tests {
     use crate::measure::histogram;
     use crate::ycsb::export::Exporter;
 
-    fn outcome() -> Outcome {
+    fn outcome() -> RunOutcome {
         let mut h = histogram();
         for us in 1..=100u64 {
             h.record(us * 100_000).unwrap();
         }
-        Outcome {
+        RunOutcome {
             operations: 100,
             requests: 100,
             elapsed: Duration::from_millis(2000),
@@ -506,7 +530,7 @@ mod tests {
     #[test]
     fn the_text_is_that_of_ycsb() {
         let outcome = outcome();
-        let mut series = Series::default();
+        let mut series = AveragesOverTime::default();
         for second in 0..3u8 {
             let sample = Sample {
                 at: f64::from(second) + 1.004,
@@ -521,7 +545,7 @@ mod tests {
                 outcome: &outcome,
                 elapsed: outcome.elapsed,
                 forms: &[("", form)],
-                interval: Interval::Op,
+                interval: MeasurementInterval::Op,
                 series: &series,
                 names: &["READ"],
             }
@@ -577,7 +601,7 @@ mod tests {
         }];
         let mut p = Properties::default();
         p.set("measurementtype", "hdrhistogram+raw");
-        let series = Series::default();
+        let series = AveragesOverTime::default();
         let mut text = |interval: &str| {
             p.set("measurement.interval", interval);
             let forms = Form::all(&p).unwrap();
@@ -585,7 +609,7 @@ mod tests {
                 outcome: &outcome,
                 elapsed: outcome.elapsed,
                 forms: &forms,
-                interval: Interval::of(&p).unwrap(),
+                interval: MeasurementInterval::of(&p).unwrap(),
                 series: &series,
                 names: &["READ"],
             };
@@ -609,7 +633,7 @@ mod tests {
             "{both}"
         );
         p.set("measurement.interval", "sometimes");
-        assert!(Interval::of(&p).is_err());
+        assert!(MeasurementInterval::of(&p).is_err());
     }
 
     #[test]
@@ -645,7 +669,7 @@ mod tests {
 
     #[test]
     fn a_status_line_counts() {
-        let mut s = Status::new(false, "", Duration::from_secs(10), 200);
+        let mut s = StatusLine::new(false, "", Duration::from_secs(10), 200);
         let sample = Sample {
             operations: 100,
             kinds: outcome().kinds,

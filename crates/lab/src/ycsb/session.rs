@@ -1,11 +1,11 @@
 //! A YCSB workload on one target: its records brought in, its phases driven, each measured step checked by counts.
 
-use super::client::{Client, Phase, Shared};
+use super::client::{Shared, YcsbClient, YcsbPhase};
 use super::spec::Spec;
 use crate::connection::NULL_SERVER;
 use crate::fault::{Fault, Result};
-use crate::fleet::{Fleet, Outcome, interrupted};
-use crate::floor::{Floor, Kind};
+use crate::fleet::{Fleet, RunOutcome, interrupted};
+use crate::floor::{Floor, FloorLoad};
 use crate::measure::Sample;
 use crate::process;
 use crate::progress::{Goal, Progress, say};
@@ -43,7 +43,7 @@ pub struct Session {
 
 /// One measured step.
 #[derive(Clone, Copy, Debug)]
-pub struct Plan {
+pub struct StepPlan {
     pub connections: usize,
     pub operations: u64,
     pub limit: Option<Duration>,
@@ -55,9 +55,9 @@ pub struct Plan {
     pub poisson: bool,
 }
 
-impl Plan {
-    pub fn timed(connections: usize, limit: Duration) -> Plan {
-        Plan {
+impl StepPlan {
+    pub fn timed(connections: usize, limit: Duration) -> StepPlan {
+        StepPlan {
             connections,
             operations: u64::MAX,
             limit: Some(limit),
@@ -172,12 +172,12 @@ impl Session {
         let mut spec = self.spec.clone();
         spec.batch = self.load_batch;
         let loaders = LOADERS.max(self.target.parts().len());
-        let plan = Plan {
+        let plan = StepPlan {
             operations: u64::MAX,
             limit: None,
-            ..Plan::timed(loaders, Duration::ZERO)
+            ..StepPlan::timed(loaders, Duration::ZERO)
         };
-        let (outcome, _) = self.drive(Phase::Load, spec, plan, &mut |_| {})?;
+        let (outcome, _) = self.drive(YcsbPhase::Load, spec, plan, &mut |_| {})?;
         if interrupted() {
             return Ok(false);
         }
@@ -199,9 +199,9 @@ impl Session {
     /// The load phase as YCSB does it, measured.
     pub fn load(
         &mut self,
-        plan: Plan,
+        plan: StepPlan,
         observe: &mut dyn FnMut(&Sample),
-    ) -> Result<(Outcome, Step)> {
+    ) -> Result<(RunOutcome, Step)> {
         self.empty()?;
         self.load_into(plan, observe)
     }
@@ -209,17 +209,21 @@ impl Session {
     /// The same into the empty table that is there.
     pub fn load_into(
         &mut self,
-        plan: Plan,
+        plan: StepPlan,
         observe: &mut dyn FnMut(&Sample),
-    ) -> Result<(Outcome, Step)> {
-        let (outcome, cpu) = self.drive(Phase::Load, self.spec.clone(), plan, observe)?;
+    ) -> Result<(RunOutcome, Step)> {
+        let (outcome, cpu) = self.drive(YcsbPhase::Load, self.spec.clone(), plan, observe)?;
         self.expect_count(outcome.operations)?;
         let step = self.step("load", plan, &outcome, cpu)?;
         Ok((outcome, step))
     }
 
     /// The run phase, measured; the table has been prepared.
-    pub fn run(&mut self, plan: Plan, observe: &mut dyn FnMut(&Sample)) -> Result<(Outcome, Step)> {
+    pub fn run(
+        &mut self,
+        plan: StepPlan,
+        observe: &mut dyn FnMut(&Sample),
+    ) -> Result<(RunOutcome, Step)> {
         let only_inserts = self.spec.only_inserts();
         let mut spec = self.spec.clone();
         // A zipfian makes room for the inserts to come; a run bounded by time counts on one pass over the records.
@@ -229,11 +233,11 @@ impl Session {
             plan.operations
         };
         if !plan.warmup.is_zero() && !only_inserts && spec.insert == 0.0 {
-            let warm = Plan::timed(plan.connections, plan.warmup);
-            self.drive(Phase::Run, spec.clone(), warm, &mut |_| {})?;
+            let warm = StepPlan::timed(plan.connections, plan.warmup);
+            self.drive(YcsbPhase::Run, spec.clone(), warm, &mut |_| {})?;
         }
         let before = if only_inserts { 0 } else { self.count()? };
-        let (outcome, cpu) = self.drive(Phase::Run, spec, plan, observe)?;
+        let (outcome, cpu) = self.drive(YcsbPhase::Run, spec, plan, observe)?;
         if self.spec.delete == 0.0 {
             let inserted = if only_inserts {
                 outcome.operations
@@ -252,9 +256,13 @@ impl Session {
     }
 
     /// This process's share of a phase that several do together; its records are counted by the one that has them do it.
-    pub fn share(&mut self, load: bool, plan: Plan) -> Result<Step> {
+    pub fn share(&mut self, load: bool, plan: StepPlan) -> Result<Step> {
         let mut spec = self.spec.clone();
-        let phase = if load { Phase::Load } else { Phase::Run };
+        let phase = if load {
+            YcsbPhase::Load
+        } else {
+            YcsbPhase::Run
+        };
         if !load {
             spec.operations = if plan.operations == u64::MAX {
                 spec.records
@@ -263,8 +271,8 @@ impl Session {
             };
         }
         if !load && !plan.warmup.is_zero() && spec.insert == 0.0 {
-            let warm = Plan::timed(plan.connections, plan.warmup);
-            self.drive(Phase::Run, spec.clone(), warm, &mut |_| {})?;
+            let warm = StepPlan::timed(plan.connections, plan.warmup);
+            self.drive(YcsbPhase::Run, spec.clone(), warm, &mut |_| {})?;
         }
         let (outcome, cpu) = self.drive(phase, spec, plan, &mut |_| {})?;
         let name = if load {
@@ -276,29 +284,29 @@ impl Session {
     }
 
     /// YCSB's load phase: into the table that is there, or a new one.
-    pub fn add(&mut self, plan: Plan, observe: &mut dyn FnMut(&Sample)) -> Result<Outcome> {
+    pub fn add(&mut self, plan: StepPlan, observe: &mut dyn FnMut(&Sample)) -> Result<RunOutcome> {
         // As YCSB's users know it, a load does not empty a table; keys that are there make it fail.
         self.claim()?;
         if self.target.owner(&self.table)? == Owner::Nobody {
             self.empty()?;
         }
         let before = self.count()?;
-        let (outcome, _) = self.drive(Phase::Load, self.spec.clone(), plan, observe)?;
+        let (outcome, _) = self.drive(YcsbPhase::Load, self.spec.clone(), plan, observe)?;
         self.expect_count(before + outcome.operations)?;
         Ok(outcome)
     }
 
     /// YCSB's run phase, on the table that is there.
-    pub fn go(&mut self, plan: Plan, observe: &mut dyn FnMut(&Sample)) -> Result<Outcome> {
+    pub fn go(&mut self, plan: StepPlan, observe: &mut dyn FnMut(&Sample)) -> Result<RunOutcome> {
         if self.spec.writes() {
             self.claim()?;
         }
         let spec = self.spec.clone();
-        Ok(self.drive(Phase::Run, spec, plan, observe)?.0)
+        Ok(self.drive(YcsbPhase::Run, spec, plan, observe)?.0)
     }
 
     /// What the last phase gave, as results have it.
-    pub fn measured(&self, load: bool, plan: Plan, outcome: &Outcome) -> Result<Step> {
+    pub fn measured(&self, load: bool, plan: StepPlan, outcome: &RunOutcome) -> Result<Step> {
         let name = if load { "load" } else { &self.name };
         self.step(name, plan, outcome, self.spent)
     }
@@ -306,8 +314,8 @@ impl Session {
     fn step(
         &self,
         name: &str,
-        plan: Plan,
-        outcome: &Outcome,
+        plan: StepPlan,
+        outcome: &RunOutcome,
         cpu: Option<Duration>,
     ) -> Result<Step> {
         let threads = self.lanes(plan.connections);
@@ -340,7 +348,7 @@ impl Session {
         Ok(step)
     }
 
-    pub fn shared(&self, phase: Phase, spec: Spec, operations: u64) -> Arc<Shared> {
+    pub fn shared(&self, phase: YcsbPhase, spec: Spec, operations: u64) -> Arc<Shared> {
         let mut shared = Shared::new(
             spec,
             &self.db,
@@ -376,14 +384,14 @@ impl Session {
             spec.clone(),
             &self.db,
             self.durability,
-            Phase::Run,
+            YcsbPhase::Run,
             u64::MAX,
             self.seed,
         );
         if let Some(s) = Arc::get_mut(&mut shared) {
             s.verify = false;
         }
-        let kind = Kind {
+        let kind = FloorLoad {
             name: format!(
                 "{:?} of {} x {}, all fields {} {}",
                 spec.proportions(),
@@ -397,11 +405,16 @@ impl Session {
             connections,
             threads: self.threads(connections),
         };
-        kind.floor(|dialect, i, n| Client::new(&shared, dialect, i, n))
+        kind.floor(|dialect, i, n| YcsbClient::new(&shared, dialect, i, n))
     }
 
     /// Connections with a client on each lane, for servers side by side a share of them to each.
-    fn fleet_of(&self, spec: Spec, phase: Phase, plan: Plan) -> Result<(Fleet<Client>, Spec)> {
+    fn fleet_of(
+        &self,
+        spec: Spec,
+        phase: YcsbPhase,
+        plan: StepPlan,
+    ) -> Result<(Fleet<YcsbClient>, Spec)> {
         let parts = self.target.parts();
         if parts.is_empty() {
             let shared = match self.part {
@@ -446,7 +459,7 @@ impl Session {
             let threads = self.lanes(plan.connections) / of;
             let one = Fleet::through(&*control, share, threads, |i, n| {
                 let dialect = part.dialect(&shared.table, self.durability)?;
-                Ok(Client::new(shared, dialect, i, n))
+                Ok(YcsbClient::new(shared, dialect, i, n))
             })?;
             all.lanes.extend(one.lanes);
         }
@@ -454,24 +467,24 @@ impl Session {
     }
 
     /// Connections with a client on each lane.
-    pub fn fleet(&self, shared: &Arc<Shared>, connections: usize) -> Result<Fleet<Client>> {
+    pub fn fleet(&self, shared: &Arc<Shared>, connections: usize) -> Result<Fleet<YcsbClient>> {
         let control = self.target.dialect(&shared.table, self.durability)?;
         Fleet::through(&*control, connections, self.threads(connections), |i, n| {
             let dialect = self.target.dialect(&shared.table, self.durability)?;
-            Ok(Client::new(shared, dialect, i, n))
+            Ok(YcsbClient::new(shared, dialect, i, n))
         })
     }
 
     fn drive(
         &mut self,
-        phase: Phase,
+        phase: YcsbPhase,
         spec: Spec,
-        plan: Plan,
+        plan: StepPlan,
         observe: &mut dyn FnMut(&Sample),
-    ) -> Result<(Outcome, Option<Duration>)> {
+    ) -> Result<(RunOutcome, Option<Duration>)> {
         let title = match phase {
-            Phase::Load => format!("{}, {}: load", self.info.label(), self.name),
-            Phase::Run => format!(
+            YcsbPhase::Load => format!("{}, {}: load", self.info.label(), self.name),
+            YcsbPhase::Run => format!(
                 "{}, {}: {} connection(s)",
                 self.info.label(),
                 self.name,
@@ -480,8 +493,8 @@ impl Session {
         };
         let goal = match (plan.limit, phase) {
             (Some(t), _) => Goal::Time(t),
-            (None, Phase::Load) => Goal::Operations(spec.insert_count),
-            (None, Phase::Run) => Goal::Operations(plan.operations),
+            (None, YcsbPhase::Load) => Goal::Operations(spec.insert_count),
+            (None, YcsbPhase::Run) => Goal::Operations(plan.operations),
         };
         let (mut fleet, spec) = self.fleet_of(spec, phase, plan)?;
         fleet.set_ramp(plan.rate, plan.ramp.zip(plan.limit), plan.poisson);
@@ -490,7 +503,7 @@ impl Session {
             .iter_mut()
             .for_each(|l| l.singles = self.singles);
         let progress = Progress::new(title, goal, self.info.pids(), self.quiet);
-        let writes = phase == Phase::Load || spec.update + spec.insert > 0.0;
+        let writes = phase == YcsbPhase::Load || spec.update + spec.insert > 0.0;
         let mut activity = Activity::default();
         let target = &*self.target;
         let done = fleet.watched(plan.limit, progress, &mut |s| {

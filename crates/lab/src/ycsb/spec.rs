@@ -6,7 +6,7 @@ use crate::fault::{Fault, Result, local};
 use std::sync::Arc;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Request {
+pub enum RequestDistribution {
     Uniform,
     Zipfian,
     /// Ours: a zipfian over the true number of records.
@@ -99,7 +99,7 @@ pub struct Spec {
     pub scan: f64,
     pub read_modify_write: f64,
     pub delete: f64,
-    pub request: Request,
+    pub request: RequestDistribution,
     pub min_scan_length: u64,
     pub max_scan_length: u64,
     pub scan_length_distribution: Length,
@@ -252,15 +252,15 @@ fn warnings(p: &Properties) -> Vec<String> {
     warnings
 }
 
-fn request(p: &Properties) -> Result<Request> {
+fn request(p: &Properties) -> Result<RequestDistribution> {
     Ok(match p.get("requestdistribution").unwrap_or("uniform") {
-        "uniform" => Request::Uniform,
-        "zipfian" => Request::Zipfian,
-        "zipfian_exact" => Request::ZipfianExact,
-        "latest" => Request::Latest,
-        "hotspot" => Request::Hotspot,
-        "sequential" => Request::Sequential,
-        "exponential" => Request::Exponential,
+        "uniform" => RequestDistribution::Uniform,
+        "zipfian" => RequestDistribution::Zipfian,
+        "zipfian_exact" => RequestDistribution::ZipfianExact,
+        "latest" => RequestDistribution::Latest,
+        "hotspot" => RequestDistribution::Hotspot,
+        "sequential" => RequestDistribution::Sequential,
+        "exponential" => RequestDistribution::Exponential,
         other => {
             return Err(Fault::Usage(format!(
                 "requestdistribution={other} is not known (uniform, zipfian, latest, hotspot, sequential, exponential, zipfian_exact)"
@@ -403,17 +403,19 @@ impl Spec {
     pub fn chooser(&self, lane: u64, lanes: u64) -> Chooser {
         let n = self.insert_count;
         match self.request {
-            Request::Uniform => Chooser::uniform(n),
-            Request::Zipfian => {
+            RequestDistribution::Uniform => Chooser::uniform(n),
+            RequestDistribution::Zipfian => {
                 // YCSB makes room for twice the inserts that it expects, and one more.
                 let fresh = (self.operations as f64 * self.insert * 2.0) as u64;
                 Chooser::scrambled(n + fresh + 1)
             }
-            Request::ZipfianExact => Chooser::exact(n),
-            Request::Latest => Chooser::latest(n),
-            Request::Hotspot => Chooser::hotspot(n, self.hotspot_data, self.hotspot_operations),
-            Request::Sequential => Chooser::sequential(n, lane, lanes),
-            Request::Exponential => Chooser::exponential(
+            RequestDistribution::ZipfianExact => Chooser::exact(n),
+            RequestDistribution::Latest => Chooser::latest(n),
+            RequestDistribution::Hotspot => {
+                Chooser::hotspot(n, self.hotspot_data, self.hotspot_operations)
+            }
+            RequestDistribution::Sequential => Chooser::sequential(n, lane, lanes),
+            RequestDistribution::Exponential => Chooser::exponential(
                 self.exponential_percentile,
                 self.records as f64 * self.exponential_fraction,
             ),
@@ -473,7 +475,7 @@ mod tests {
         assert_eq!(s.field_length_distribution, Length::Zipfian);
         assert!(!s.read_all_fields && s.write_all_fields && !s.data_integrity);
         assert_eq!(s.proportions(), [0.1, 0.2, 0.3, 0.25, 0.15, 0.0]);
-        assert_eq!(s.request, Request::Hotspot);
+        assert_eq!(s.request, RequestDistribution::Hotspot);
         assert_eq!((s.min_scan_length, s.max_scan_length), (2, 20));
         assert_eq!(s.scan_length_distribution, Length::Zipfian);
         assert!(s.ordered_inserts && s.zero_padding == 8);

@@ -16,7 +16,7 @@ use cluster_view::metadata::{Cluster, batches, each, run};
 use cluster_view::upstream::with_fields;
 use cluster_view::write_concern::majority;
 use errors::{Code, err};
-use sharding::follow::{Ask, Changes, Follow, Newest, Touched};
+use sharding::follow::{Changes, Follow, FollowRequest, Newest, Touched};
 use sharding::series::measurements_of;
 use sharding::{PlaceRange, Version};
 use std::collections::HashSet;
@@ -251,11 +251,11 @@ impl<'m> Donor<'m> {
                 self.tell_progress();
             }
             match ask {
-                Ask::Changes(after) => {
+                FollowRequest::Changes(after) => {
                     let changes = self.changes(after)?;
                     self.follow.heard(changes, self.began.elapsed())?;
                 }
-                Ask::Renew(touched) => {
+                FollowRequest::Renew(touched) => {
                     let work = Instant::now();
                     let may_rest = !hurries && self.follow.may_rest(self.began.elapsed());
                     let refused = self.renew(&touched)?;

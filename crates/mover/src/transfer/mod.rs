@@ -49,7 +49,7 @@ use leases::LogLeases;
 use parking_lot::Mutex;
 use progress::MoveProgress;
 use recovery::{clean, table_now, teach_as};
-use sharding::moving::{RangeMove, Step, change_of_owner};
+use sharding::moving::{MoveStep, RangeMove, change_of_owner};
 use sharding::series::check_bound;
 use sharding::{Chunk, PlaceRange, RoutingTable};
 use std::collections::BTreeSet;
@@ -255,7 +255,9 @@ impl Move<'_> {
         while let Some(step) = steps.step(began.elapsed())? {
             self.options.check()?;
             match self.step(step, &route, &mut donor, steps.drain()) {
-                Err(Failure::Client(e)) if step == Step::Fence && e.code == Code::LockTimeout => {
+                Err(Failure::Client(e))
+                    if step == MoveStep::Fence && e.code == Code::LockTimeout =>
+                {
                     self.wait_for_writes(e, &mut steps, &mut donor)?
                 }
                 done => {
@@ -285,7 +287,7 @@ impl Move<'_> {
 
     fn step<'w>(
         &self,
-        step: Step,
+        step: MoveStep,
         route: &'w CopyRoute<'w>,
         donor: &mut Option<Donor<'w>>,
         drain: Duration,
@@ -293,21 +295,21 @@ impl Move<'_> {
         let turn = Some(self.held.turn());
         let tell = |shard: &str| teach_as(self.cluster, &self.table, shard, turn, None);
         match step {
-            Step::TellDonor => tell(&self.from),
-            Step::TellRecipient => tell(&self.to),
-            Step::MakeLike => self.make_like(),
-            Step::Expect => self.expect(),
-            Step::Clear => self.clear(),
-            Step::Mark => {
+            MoveStep::TellDonor => tell(&self.from),
+            MoveStep::TellRecipient => tell(&self.to),
+            MoveStep::MakeLike => self.make_like(),
+            MoveStep::Expect => self.expect(),
+            MoveStep::Clear => self.clear(),
+            MoveStep::Mark => {
                 let begun = Donor::begin(route, &self.from, self.filter())?;
                 *donor = Some(begun.with_options(&self.options).by(self.limits()?));
                 Ok(())
             }
-            Step::Copy => donor.as_mut().map_or(Ok(()), Donor::copy),
-            Step::ComeNear => donor.as_mut().map_or(Ok(()), Donor::come_near),
-            Step::Finish => self.finish(donor.as_mut()),
-            Step::CopyOutcomes => copy_sessions(self.cluster, &self.from, &self.to),
-            Step::Fence => fence(
+            MoveStep::Copy => donor.as_mut().map_or(Ok(()), Donor::copy),
+            MoveStep::ComeNear => donor.as_mut().map_or(Ok(()), Donor::come_near),
+            MoveStep::Finish => self.finish(donor.as_mut()),
+            MoveStep::CopyOutcomes => copy_sessions(self.cluster, &self.from, &self.to),
+            MoveStep::Fence => fence(
                 self.cluster,
                 self.held,
                 self.ns(),
@@ -315,7 +317,7 @@ impl Move<'_> {
                 &self.range,
                 (false, drain),
             ),
-            Step::ChangeOwner => self.commit(),
+            MoveStep::ChangeOwner => self.commit(),
         }
     }
 

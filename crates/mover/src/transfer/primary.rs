@@ -17,7 +17,7 @@ use cluster_view::{Failure, Outcome};
 use errors::{Code, err};
 use sharding::DbVersion;
 use sharding::moving::DrainPatience;
-use sharding::moving_primary::{PrimaryMove, Step};
+use sharding::moving_primary::{PrimaryMove, PrimaryMoveStep};
 use std::sync::Arc;
 
 /// What a shard has of a database: `listCollections`' documents.
@@ -168,19 +168,19 @@ impl<'c> Leaving<'c> {
         move_range_under(self.cluster, &own, ns, min.as_doc(), max.as_doc(), to)
     }
 
-    fn step(&self, step: Step, steps: &mut PrimaryMove, to: &str) -> Outcome<()> {
+    fn step(&self, step: PrimaryMoveStep, steps: &mut PrimaryMove, to: &str) -> Outcome<()> {
         match step {
-            Step::Look | Step::LookAgain => {
+            PrimaryMoveStep::Look | PrimaryMoveStep::LookAgain => {
                 steps.found(self.untracked()?);
                 Ok(())
             }
-            Step::MoveCollection(ns) => self.move_untracked(&ns, to),
-            Step::MakeTracked => self.make_tracked(to),
-            Step::WriteDown => self.write_down(&[to]),
-            Step::Fence => self.fence(),
-            Step::MakeViews => self.make_views(to),
-            Step::ChangePrimary => self.change_primary(to),
-            Step::TakeBack => self.cluster.end_pending_moves_under(self.held, self.db),
+            PrimaryMoveStep::MoveCollection(ns) => self.move_untracked(&ns, to),
+            PrimaryMoveStep::MakeTracked => self.make_tracked(to),
+            PrimaryMoveStep::WriteDown => self.write_down(&[to]),
+            PrimaryMoveStep::Fence => self.fence(),
+            PrimaryMoveStep::MakeViews => self.make_views(to),
+            PrimaryMoveStep::ChangePrimary => self.change_primary(to),
+            PrimaryMoveStep::TakeBack => self.cluster.end_pending_moves_under(self.held, self.db),
         }
     }
 

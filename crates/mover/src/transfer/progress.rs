@@ -1,4 +1,4 @@
-//! How far a move has come ([`Progress`]): told in its document of `config.migrations` and in
+//! How far a move has come ([`CopyProgress`]): told in its document of `config.migrations` and in
 //! `serverStatus` once a second, and in the log every ten.
 //!
 //! Invariant: no decision depends on it, and a move does not fail if it cannot be written.
@@ -12,7 +12,7 @@ use cluster_view::upstream::with_fields;
 use parking_lot::Mutex;
 use service::moves::{MoveUnderWay, Moves, RemainingWork};
 use sharding::moving;
-use sharding::progress::Progress;
+use sharding::progress::CopyProgress;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -81,7 +81,7 @@ impl MoveProgress {
         if !is_due(&self.written, WRITTEN_EACH) {
             return;
         }
-        let now = Progress {
+        let now = CopyProgress {
             catches_up: work.catches_up,
             documents: self.documents.load(Ordering::Relaxed),
             bytes: self.bytes.load(Ordering::Relaxed),

@@ -19,8 +19,8 @@ use cluster_view::metadata::{Cluster, Placement};
 use cluster_view::write_concern::majority;
 use cluster_view::{Failure, Outcome};
 use errors::{Code, err};
-use sharding::moving::{self, EndStep, State};
-use sharding::moving_primary::{self, EndStep as EndPrimaryMove};
+use sharding::moving::{self, EndMoveStep, MoveState};
+use sharding::moving_primary::{self, EndPrimaryMoveStep};
 use sharding::{DbVersion, Ownership, PlaceRange, RoutingTable, series};
 use std::sync::Arc;
 
@@ -68,12 +68,12 @@ impl PendingMove {
         moving::fence_of(self.text("by"), self.turn())
     }
 
-    fn state(&self) -> State {
-        State::parse(self.text("state"))
+    fn state(&self) -> MoveState {
+        MoveState::parse(self.text("state"))
     }
 
     pub fn is_moved(&self) -> bool {
-        self.state() == State::Moved
+        self.state() == MoveState::Moved
     }
 }
 
@@ -186,7 +186,7 @@ fn decided(cluster: &Cluster, filter: &DocBuf) -> Outcome<Vec<PendingMove>> {
         let found: Vec<PendingMove> = found.into_iter().map(PendingMove).collect();
         let mut undecided = found
             .iter()
-            .filter(|pending| pending.state() == State::Moving);
+            .filter(|pending| pending.state() == MoveState::Moving);
         let Some(pending) = undecided.next() else {
             return Ok(found);
         };
@@ -245,15 +245,15 @@ fn end_range(
     let mut table = None;
     for step in moving::ending(pending.is_moved(), held.is_some()) {
         match step {
-            EndStep::Tell => {
+            EndMoveStep::Tell => {
                 table = tell_range(cluster, ns, pending, turn)?;
                 // The collection is dropped.
                 if table.is_none() {
                     return Ok(());
                 }
             }
-            EndStep::Lift => lift_all(cluster, ns, pending, turn)?,
-            EndStep::Clean => {
+            EndMoveStep::Lift => lift_all(cluster, ns, pending, turn)?,
+            EndMoveStep::Clean => {
                 if let Some(held) = held {
                     clean_range(held, ns, pending, table.as_ref())?;
                 }
@@ -327,12 +327,12 @@ fn end_primary_change(
     for step in moving_primary::ending(pending.is_moved(), held.is_some()) {
         for side in &sides {
             unless_gone(match step {
-                EndPrimaryMove::Tell => {
+                EndPrimaryMoveStep::Tell => {
                     cluster.teach_database_primary(db, version, primary, side, turn)
                 }
-                EndPrimaryMove::Lift => lift_database_fence(cluster, db, pending, side, turn),
-                EndPrimaryMove::ForgetViews if side == primary => Ok(()),
-                EndPrimaryMove::ForgetViews => forget_views(cluster, db, side, turn),
+                EndPrimaryMoveStep::Lift => lift_database_fence(cluster, db, pending, side, turn),
+                EndPrimaryMoveStep::ForgetViews if side == primary => Ok(()),
+                EndPrimaryMoveStep::ForgetViews => forget_views(cluster, db, side, turn),
             })?;
         }
     }

@@ -2,9 +2,9 @@
 
 use super::log_keeper::last_of;
 use crate::point_in_time;
-use crate::progress::Progress;
+use crate::progress::ProgressLine;
 use crate::transfers::beside_each_other;
-use archive::{Archive, Backup, KeptFile, SetBackup, Work};
+use archive::{Archive, ArchiveWork, Backup, KeptFile, SetBackup};
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
@@ -85,7 +85,7 @@ pub(super) fn verify(archive: &Archive, id: Option<&str>) -> Result<String, Stri
     let mut files: Vec<_> = sets.iter().flat_map(|s| &s.files).collect();
     files.sort_by_key(|f| f.sha256);
     files.dedup_by_key(|f| f.sha256);
-    let progress = Progress::of_bytes("reading", files.iter().map(|f| f.bytes).sum());
+    let progress = ProgressLine::of_bytes("reading", files.iter().map(|f| f.bytes).sum());
     let damage = Mutex::new(Vec::new());
     let verify = |(): &mut (), file: &&KeptFile| {
         let verified = archive.verify_file(file, || {});
@@ -155,7 +155,7 @@ pub(super) fn prune(
     keep: Option<usize>,
     days: Option<u64>,
 ) -> Result<String, String> {
-    let _lock = archive.lock(Work::Prune)?;
+    let _lock = archive.lock(ArchiveWork::Prune)?;
     let backups = archive.backups()?;
     let newest = backups.len().saturating_sub(keep.unwrap_or(1));
     let now = u64::try_from(Timestamp::now().as_second()).unwrap_or(0);

@@ -6,7 +6,7 @@
 
 use super::remote::{self, LogFailure};
 use crate::client::Conversation;
-use archive::{Archive, At, Piece};
+use archive::{Archive, At, LogPiece};
 use storage::{fingerprint, record_fingerprint, unpack_record};
 
 /// A piece is put again with more in it until it is of this size.
@@ -24,7 +24,7 @@ pub(super) struct LogKeeper<'a> {
     tail: Vec<u8>,
     tail_first: u64,
     /// The piece that has them, or some of them.
-    tail_piece: Option<Piece>,
+    tail_piece: Option<LogPiece>,
     /// The fingerprint of an entry that a backup ends with.
     watched: Option<(u64, Option<u64>)>,
 }

@@ -6,9 +6,9 @@
 use super::log_keeper::LogKeeper;
 use super::remote::{self, Described, LogFailure, RemoteFile, StagedSet};
 use crate::client::{Conversation, ServerAddress};
-use crate::progress::Progress;
+use crate::progress::ProgressLine;
 use crate::transfers::beside_each_other;
-use archive::{Archive, At, Backup, KeptFile, SetBackup, Work};
+use archive::{Archive, ArchiveWork, At, Backup, KeptFile, SetBackup};
 use jiff::Timestamp;
 use own_process::pace::Pace;
 use std::collections::BTreeSet;
@@ -35,9 +35,9 @@ pub(super) fn make<'a>(
     archive: &'a Archive,
     place: &str,
 ) -> Result<Made<'a>, String> {
-    let _lock = archive.lock(Work::Backup)?;
+    let _lock = archive.lock(ArchiveWork::Backup)?;
     let mut c = address.open()?;
-    let progress = Progress::of_time("copying beside the data");
+    let progress = ProgressLine::of_time("copying beside the data");
     let (cluster, staged) = remote::stage(&mut c)?;
     progress.say("reading the copies whole");
     let ids = staged.clone();
@@ -140,7 +140,7 @@ fn keep_files(
         .filter(|(_, f)| !archive.has_file(&kept, f) && seen.insert(f.sha256))
         .collect();
     let bytes = lacking.iter().map(|(_, f)| f.bytes).sum();
-    let progress = Progress::of_bytes("copying files", bytes);
+    let progress = ProgressLine::of_bytes("copying files", bytes);
     let threads = archive.transfers().min(lacking.len());
     // Writers beside it keep their pace.
     let begin = || Ok((address.open()?, Pace::begin(threads)));

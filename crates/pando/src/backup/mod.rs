@@ -10,6 +10,7 @@ mod make;
 mod remote;
 
 use crate::client::{ServerAddress, refusal};
+use crate::tool_words;
 use archive::Archive;
 use bson::{Doc, doc};
 use std::ffi::OsString;
@@ -60,20 +61,11 @@ struct BackupArguments {
 }
 
 pub fn main(args: &[OsString]) -> ExitCode {
-    let words: Vec<String> = args
-        .iter()
-        .map(|w| w.to_string_lossy().into_owned())
-        .collect();
-    if words.iter().any(|w| w == "--help" || w == "-h") {
-        print!("{HELP}");
-        return ExitCode::SUCCESS;
-    }
-    let arguments = match parse(&words) {
+    let words = tool_words::texts(args);
+    let help = tool_words::ask_help(&words).then_some(HELP);
+    let arguments = match tool_words::parsed("backup", help, || parse(&words)) {
         Ok(arguments) => arguments,
-        Err(says) => {
-            eprintln!("pando: {says} (see pando backup --help)");
-            return ExitCode::from(2);
-        }
+        Err(code) => return code,
     };
     match run(&arguments) {
         Ok(said) => {

@@ -12,7 +12,7 @@ use super::deployment::{Access, Deployment, MemberProcess, Role, Stage};
 use super::processes::DeploymentLock;
 use super::{LOOK, recorded, start};
 use crate::client::refusal;
-use crate::progress::Progress;
+use crate::progress::ProgressLine;
 use bson::{Doc, DocBuf, Val, doc};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -192,7 +192,7 @@ fn drain(deployment: &Deployment, name: &str, others: &[String]) -> Result<(), S
             deployment.uri("")
         ));
     }
-    let progress = Progress::of_time(&format!("emptying {name}"));
+    let progress = ProgressLine::of_time(&format!("emptying {name}"));
     let mut heard = Instant::now();
     let mut next = others.iter().cycle();
     loop {

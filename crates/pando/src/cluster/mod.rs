@@ -18,7 +18,8 @@ mod restored;
 mod shares;
 
 use crate::peers::quoted;
-use crate::progress::Progress;
+use crate::progress::ProgressLine;
+use crate::tool_words;
 use deployment::{Deployment, MemberProcess, Role, SET, Stage};
 use processes::{DeploymentLock, launch};
 use shares::{options_of, shared_cores};
@@ -105,20 +106,11 @@ impl ClusterArguments {
 }
 
 pub fn main(args: &[OsString]) -> ExitCode {
-    let words: Vec<String> = args
-        .iter()
-        .map(|w| w.to_string_lossy().into_owned())
-        .collect();
-    if words.iter().any(|w| w == "--help" || w == "-h") {
-        print!("{HELP}");
-        return ExitCode::SUCCESS;
-    }
-    let arguments = match parse(&words) {
+    let words = tool_words::texts(args);
+    let help = tool_words::ask_help(&words).then_some(HELP);
+    let arguments = match tool_words::parsed("cluster", help, || parse(&words)) {
         Ok(arguments) => arguments,
-        Err(says) => {
-            eprintln!("pando: {says} (see pando cluster --help)");
-            return ExitCode::from(2);
-        }
+        Err(code) => return code,
     };
     let done = match arguments.what.as_str() {
         "up" => up(&arguments),
@@ -306,7 +298,7 @@ fn start(dir: &Path, deployment: &mut Deployment) -> Result<(), String> {
     restored::settle(dir, deployment)?;
     let config = deployment.addresses(Role::Config).concat();
     let servers = deployment.members.len();
-    let progress = Progress::of_steps("starting servers", deployment.members.len() as u64);
+    let progress = ProgressLine::of_steps("starting servers", deployment.members.len() as u64);
     for at in 0..deployment.members.len() {
         progress.set(at as u64);
         let Some(member) = deployment.members.get(at).filter(|m| !m.runs()) else {
@@ -322,7 +314,7 @@ fn start(dir: &Path, deployment: &mut Deployment) -> Result<(), String> {
     }
     deployment.save(dir)?;
     drop(progress);
-    let _progress = Progress::of_time("waiting until all are ready");
+    let _progress = ProgressLine::of_time("waiting until all are ready");
     ready::make_ready(dir, deployment).map_err(|why| {
         format!(
             "{why}\nEnd what was started: pando cluster down --dir {}",

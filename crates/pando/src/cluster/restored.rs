@@ -18,7 +18,7 @@ use super::shares::options_of;
 use super::{ClusterArguments, LOOK, PATIENCE, planned};
 use crate::client::refusal;
 use crate::point_in_time;
-use crate::progress::Progress;
+use crate::progress::ProgressLine;
 use crate::restore::{self, RestoredSet};
 use bson::{Val, doc};
 use std::fs;
@@ -121,7 +121,7 @@ fn place_of(dir: &Path, set: &str) -> PathBuf {
 }
 
 fn tell_addresses(dir: &Path, deployment: &mut Deployment) -> Result<(), String> {
-    let _progress = Progress::of_time("saying where the shards are");
+    let _progress = ProgressLine::of_time("saying where the shards are");
     let of = |name: &str| deployment.members.iter().find(|m| m.name == name);
     let shards: Vec<(String, String)> = (deployment.unsettled.iter())
         .filter_map(|(shard, member)| {

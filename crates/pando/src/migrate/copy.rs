@@ -6,8 +6,8 @@
 use super::inventory::{Namespace, NamespaceKind};
 use super::server::{DUPLICATE_KEY, Failure, Kind, Result, Server, command, opened, write_errors};
 use super::state::{Piece, State};
-use crate::client::Documents;
-use crate::progress::Progress;
+use crate::client::DocumentSequence;
+use crate::progress::ProgressLine;
 use bson::{Doc, DocBuf, Val, Value, Writer, doc};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -22,7 +22,7 @@ pub(super) struct Copying<'c> {
     pub source: Kind,
     pub state: &'c State,
     pub workers: usize,
-    pub progress: &'c Progress,
+    pub progress: &'c ProgressLine,
 }
 
 /// Cuts a collection into pieces of about `piece_bytes`, which begin and end where samples of it do.
@@ -204,7 +204,7 @@ fn insert(to: &mut Server, ns: &Namespace, bytes: &[u8]) -> Result<()> {
         w.bool("bypassDocumentValidation", true);
         w.doc("writeConcern", doc! { "w": "majority" }.as_doc());
     });
-    let documents = Documents {
+    let documents = DocumentSequence {
         field: "documents",
         bytes,
     };

@@ -11,7 +11,7 @@ use super::server::{
 };
 use super::state::State;
 use super::structure::{self, Notes, ignoring};
-use crate::client::Documents;
+use crate::client::DocumentSequence;
 use bson::{Doc, DocBuf, Val, Value, Writer, doc};
 use std::collections::{BTreeMap, HashMap};
 
@@ -232,11 +232,8 @@ impl<'f> Follower<'f> {
             .and_then(Val::as_doc)
             .unwrap_or(Doc::EMPTY);
         let indexes = || {
-            let all = told
-                .get("indexes")
-                .and_then(Val::as_array)
-                .unwrap_or(Doc::EMPTY);
-            let each = all.values().filter_map(Val::as_doc);
+            let all = told.get("indexes").and_then(Val::as_array);
+            let each = all.unwrap_or(Doc::EMPTY).values().filter_map(Val::as_doc);
             each.filter_map(super::inventory::index_spec)
                 .collect::<Vec<_>>()
         };
@@ -251,14 +248,8 @@ impl<'f> Follower<'f> {
                 None => Ok(()),
             },
             "create" => {
-                let create = command("create", coll, |w| {
-                    for e in told
-                        .iter()
-                        .filter(|e| !matches!(e.name, "idIndex" | "uuid"))
-                    {
-                        w.val(e.name, e.val);
-                    }
-                });
+                let own = |name: &str| matches!(name, "idIndex" | "uuid");
+                let create = command_with("create", coll, told, |name| !own(name));
                 ignoring(self.to.run(db, &create), &[NAMESPACE_EXISTS])
             }
             "createIndexes" => {
@@ -273,11 +264,7 @@ impl<'f> Follower<'f> {
                 each.try_for_each(|(name, _)| structure::drop_index(&mut self.to, db, coll, &name))
             }
             "modify" => {
-                let change = command("collMod", coll, |w| {
-                    for e in told.iter().filter(|e| CHANGEABLE.contains(&e.name)) {
-                        w.val(e.name, e.val);
-                    }
-                });
+                let change = command_with("collMod", coll, told, |name| CHANGEABLE.contains(&name));
                 ignoring(self.to.run(db, &change), &[NO_SUCH_NAMESPACE])
             }
             other => {
@@ -395,7 +382,9 @@ impl<'f> Follower<'f> {
                 w.bool("bypassDocumentValidation", true);
             }
         });
-        let reply = self.to.run_with(db, &ask, &Documents { field, bytes })?;
+        let reply = self
+            .to
+            .run_with(db, &ask, &DocumentSequence { field, bytes })?;
         let errors = write_errors(reply.as_doc()).into_iter();
         let placed = errors.filter_map(|(i, code, text)| Some((*places.get(i)?, code, text)));
         Ok(placed.collect())
@@ -446,6 +435,15 @@ pub(super) fn time_of(token: Doc<'_>) -> Option<u64> {
     let kind = u64::from_str_radix(digits.get(..2)?, 16).ok()?;
     let time = u64::from_str_radix(digits.get(2..18)?, 16).ok()?;
     (kind == OF_TIMESTAMPS).then_some(time)
+}
+
+/// A command on a collection with those fields of `told` that `has` names.
+fn command_with(name: &str, coll: &str, told: Doc<'_>, has: impl Fn(&str) -> bool) -> DocBuf {
+    command(name, coll, |w| {
+        for e in told.iter().filter(|e| has(e.name)) {
+            w.val(e.name, e.val);
+        }
+    })
 }
 
 #[cfg(test)]

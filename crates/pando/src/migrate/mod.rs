@@ -16,7 +16,8 @@ mod users;
 mod verify;
 
 use crate::client::ServerAddress;
-use crate::progress::Progress;
+use crate::progress::ProgressLine;
+use crate::tool_words;
 use copy::Copying;
 use follow::Follower;
 use inventory::{Namespace, NamespaceKind, Selection};
@@ -71,11 +72,8 @@ struct Options {
 
 /// Runs `pando migrate …`; `args` are the words after `migrate`.
 pub fn main(args: &[OsString]) -> ExitCode {
-    let words: Vec<String> = args
-        .iter()
-        .map(|a| a.to_string_lossy().into_owned())
-        .collect();
-    if words.is_empty() || words.iter().any(|w| w == "--help" || w == "-h") {
+    let words = tool_words::texts(args);
+    if words.is_empty() || tool_words::ask_help(&words) {
         print!("{HELP}");
         return ExitCode::SUCCESS;
     }
@@ -240,7 +238,7 @@ fn migrate(mut from: Server, mut to: Server, options: &Options, state: &State) -
 }
 
 impl Migration<'_> {
-    fn copying<'c>(&'c self, progress: &'c Progress) -> Copying<'c> {
+    fn copying<'c>(&'c self, progress: &'c ProgressLine) -> Copying<'c> {
         Copying {
             from: &self.from,
             to: &self.to,
@@ -260,7 +258,7 @@ impl Migration<'_> {
             namespaces.len(),
             bytes >> 20
         );
-        let progress = Progress::of_bytes("copying", bytes);
+        let progress = ProgressLine::of_bytes("copying", bytes);
         self.copying(&progress).run(&namespaces)?;
         drop(progress);
         let copied = self.from.operation_time()?;
@@ -343,7 +341,7 @@ impl Migration<'_> {
             self.follow_to(follower, until)?;
         }
         let namespaces = inventory::namespaces(&mut self.to, &self.options.only)?;
-        let progress = Progress::of_steps("building indexes", namespaces.len() as u64);
+        let progress = ProgressLine::of_steps("building indexes", namespaces.len() as u64);
         for ns in namespaces
             .iter()
             .filter(|ns| ns.kind != NamespaceKind::View)
@@ -357,7 +355,7 @@ impl Migration<'_> {
     }
 
     fn follow_to(&mut self, follower: &mut Follower<'_>, until: u64) -> Result<()> {
-        let progress = Progress::of_time("making the changes since the begin");
+        let progress = ProgressLine::of_time("making the changes since the begin");
         while follower.reached < until {
             follower.step(&mut self.notes)?;
         }
@@ -393,7 +391,7 @@ impl Migration<'_> {
     }
 
     fn follow_until_told(&mut self, follower: &mut Follower<'_>) -> Result<()> {
-        let progress = Progress::of_time("following");
+        let progress = ProgressLine::of_time("following");
         let mut told = Instant::now();
         while !self.state.is_cut_over_asked() {
             follower.step(&mut self.notes)?;
@@ -456,7 +454,7 @@ impl Migration<'_> {
                 p.pieces.insert(ns.full(), vec![state::Piece::default()]);
             })?;
         }
-        let progress = Progress::of_time("copying time series");
+        let progress = ProgressLine::of_time("copying time series");
         self.copying(&progress).run(series)?;
         for ns in series {
             structure::equalize_indexes(&mut self.from, &mut self.to, ns, &mut self.notes)?;

@@ -3,7 +3,7 @@
 //! Invariant: a refusal by a server is an error with its code; a loss on the way is one without, and the
 //! request may be repeated if that does no harm.
 
-use crate::client::{Conversation, Documents, ServerAddress};
+use crate::client::{Conversation, DocumentSequence, ServerAddress};
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use std::time::Duration;
 
@@ -131,7 +131,7 @@ impl Server {
         &mut self,
         db: &str,
         command: &DocBuf,
-        documents: &Documents<'_>,
+        documents: &DocumentSequence<'_>,
     ) -> Result<DocBuf> {
         patiently(|| {
             let asked = self.connected()?.run_with(db, command.as_doc(), documents);

@@ -2,7 +2,7 @@
 
 use super::server::{NO_SUCH_NAMESPACE, Result, Server, command};
 use super::structure::{self, Notes};
-use crate::client::Documents;
+use crate::client::DocumentSequence;
 use bson::doc;
 
 const BESIDE: [(&str, &str); 2] = [
@@ -31,7 +31,7 @@ fn try_copy(from: &mut Server, to: &mut Server) -> Result<()> {
         structure::drop_collection(to, "admin", beside)?;
         for document in &found {
             any = true;
-            let documents = Documents {
+            let documents = DocumentSequence {
                 field: "documents",
                 bytes: document.as_bytes(),
             };

@@ -5,7 +5,7 @@
 
 use super::inventory::{self, Namespace, NamespaceKind};
 use super::server::{Failure, Result, Server, command};
-use crate::progress::Progress;
+use crate::progress::ProgressLine;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hasher};
@@ -30,7 +30,7 @@ pub(super) fn compare(
     namespaces: &[Namespace],
     workers: usize,
 ) -> Result<(u64, Vec<Difference>)> {
-    let progress = Progress::of_steps("verifying", namespaces.len() as u64);
+    let progress = ProgressLine::of_steps("verifying", namespaces.len() as u64);
     let with_documents = namespaces
         .iter()
         .filter(|ns| ns.kind != NamespaceKind::View);

@@ -14,7 +14,7 @@ use super::{Access, Board};
 use crate::client::{Conversation, ServerAddress, refusal};
 use bson::{DocBuf, ObjectId, Writer};
 use parking_lot::{Condvar, Mutex};
-use replication::driver::{Known, MemberReport, Release, SetName};
+use replication::driver::{KnownMember, MemberReport, Release, SetName};
 use replication::message::{self, Message};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -148,7 +148,7 @@ pub(super) fn introduction(set: &SetName, to: u64) -> Writer {
     w
 }
 
-fn append_board(w: &mut Writer, from: u64, board: &[Known]) {
+fn append_board(w: &mut Writer, from: u64, board: &[KnownMember]) {
     w.i64("from", from as i64).open_array("members");
     for known in board {
         w.open_doc("")

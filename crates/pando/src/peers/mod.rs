@@ -7,7 +7,7 @@ use crate::client::{Conversation, ServerAddress, refusal};
 use bson::{Doc, DocBuf, ObjectId, Writer};
 use connection::{PeerConnection, QUEUE_KINDS, Sender, introduction};
 use parking_lot::Mutex;
-use replication::driver::{Admission, Known, MemberReport, SetName};
+use replication::driver::{Admission, KnownMember, MemberReport, SetName};
 use replication::initial_sync::{AboutPart, FilePart, Offer, SyncSource};
 use replication::{Config, Transport, message};
 use service::config::{ClusterAuth, ServerConfig, TlsMode, TlsOptions};
@@ -24,7 +24,7 @@ pub struct Peers {
 }
 
 /// What the others are told of all members, with a number that grows.
-type Board = (u64, Vec<Known>);
+type Board = (u64, Vec<KnownMember>);
 
 /// This member's credentials for the others.
 struct Access {
@@ -228,7 +228,7 @@ impl Transport for Peers {
         lists.collect()
     }
 
-    fn spread(&self, known: &[Known]) {
+    fn spread(&self, known: &[KnownMember]) {
         let mut board = self.board.lock();
         if board.1 != known {
             *board = (board.0 + 1, known.to_vec());

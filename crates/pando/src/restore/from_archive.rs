@@ -10,7 +10,7 @@
 
 use super::{BuiltIndexes, sentence, show};
 use crate::point_in_time;
-use crate::progress::Progress;
+use crate::progress::ProgressLine;
 use crate::salvage;
 use crate::transfers::beside_each_other;
 use archive::{Archive, Backup, KeptFile, SetBackup};
@@ -122,7 +122,7 @@ fn sets(
     whole: &Path,
 ) -> Result<Vec<(SetBackup, PathBuf, PointInTime)>, String> {
     let bytes = backup.bytes();
-    let progress = Progress::of_bytes("fetching files", bytes);
+    let progress = ProgressLine::of_bytes("fetching files", bytes);
     let mut end = u64::MAX;
     for set in &backup.sets {
         let of = |why: String| in_set(set, why);
@@ -141,7 +141,7 @@ fn sets(
         }
         (until, _) => until,
     };
-    let progress = Progress::of_time("applying the log");
+    let progress = ProgressLine::of_time("applying the log");
     let mut made = Vec::new();
     for set in &backup.sets {
         progress.say(&format!("applying the log {}", set.name));
@@ -181,7 +181,7 @@ fn fetch_files(
     archive: &Archive,
     set: &SetBackup,
     dir: &Path,
-    progress: &Progress,
+    progress: &ProgressLine,
 ) -> Result<(), String> {
     let fetch = |(): &mut (), file: &KeptFile| {
         let path = dir.join(&file.name);

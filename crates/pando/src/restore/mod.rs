@@ -7,6 +7,7 @@
 mod from_archive;
 
 use crate::point_in_time;
+use crate::tool_words;
 use bson::Doc;
 use errors::Fallible as EngineResult;
 use executor::{Engine, OpCtx, build};
@@ -56,16 +57,10 @@ struct RestoreArguments {
 }
 
 pub fn main(args: &[OsString]) -> ExitCode {
-    if matches!(args, [help] if help == "--help" || help == "-h") {
-        print!("{HELP}");
-        return ExitCode::SUCCESS;
-    }
-    let arguments = match parse(args) {
+    let help = tool_words::ask_help_alone(args).then_some(HELP);
+    let arguments = match tool_words::parsed("restore", help, || parse(args)) {
         Ok(arguments) => arguments,
-        Err(says) => {
-            eprintln!("pando: {says} (see pando restore --help)");
-            return ExitCode::from(2);
-        }
+        Err(code) => return code,
     };
     match run(&arguments) {
         Ok(said) => {

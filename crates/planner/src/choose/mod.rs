@@ -157,37 +157,42 @@ fn choose_by(req: &PlanRequest<'_>, work: &PlanningWork<'_>) -> Result<Choice> {
     {
         return Ok(Choice::only(p.finish(c)));
     }
-    let chosen = match hinted {
-        Hinted::Natural { reverse } => Some(p.scan(root, reverse, false)),
-        Hinted::Id => Some(
-            p.by_id(root, &collect(clauses(root), p.vars), true)
-                .unwrap_or_else(|| p.scan(root, p.scan_reversed(), true)),
-        ),
-        Hinted::Index(info) if info.key.wildcard().is_some() => {
-            let only = Planner {
-                only: Some(info),
-                ..p
-            };
-            let best = only.best(root).or_else(|| only.by_existence(info, root));
-            Some(best.ok_or_else(|| {
-                err!(
-                    NoQueryExecutionPlans,
-                    "error processing query: {} planner returned error :: caused by :: No query solutions",
-                    crate::query_text::of(req)
-                )
-            })?)
-        }
-        // What a partial or sparse index leaves out stays out: the client asked for it.
-        Hinted::Index(info) => p.by_index(info, root, &collect(clauses(root), p.vars), true),
-        Hinted::Nothing => None,
-    };
-    match chosen {
+    match p.by_hint(hinted, root)? {
         Some(c) => Ok(Choice::only(p.finish(c))),
         None => Ok(p.choice(root)),
     }
 }
 
 impl<'p> Planner<'p> {
+    fn by_hint(&self, hinted: Hinted<'p>, root: &Node) -> Result<Option<Candidate>> {
+        Ok(match hinted {
+            Hinted::Natural { reverse } => Some(self.scan(root, reverse, false)),
+            Hinted::Id => Some(
+                self.by_id(root, &collect(clauses(root), self.vars), true)
+                    .unwrap_or_else(|| self.scan(root, self.scan_reversed(), true)),
+            ),
+            Hinted::Index(info) if info.key.wildcard().is_some() => {
+                let only = Planner {
+                    only: Some(info),
+                    ..*self
+                };
+                let best = only.best(root).or_else(|| only.by_existence(info, root));
+                Some(best.ok_or_else(|| {
+                    err!(
+                        NoQueryExecutionPlans,
+                        "error processing query: {} planner returned error :: caused by :: No query solutions",
+                        crate::query_text::of(self.req)
+                    )
+                })?)
+            }
+            // What a partial or sparse index leaves out stays out: the client asked for it.
+            Hinted::Index(info) => {
+                self.by_index(info, root, &collect(clauses(root), self.vars), true)
+            }
+            Hinted::Nothing => None,
+        })
+    }
+
     fn finish(&self, c: Candidate) -> Plan {
         Plan {
             access: c.access,

@@ -86,6 +86,77 @@ const SORTED: &[(&str, bool, bool)] = &[
     ("$bottomN", true, false),
 ];
 
+/// The accumulators that read their argument in a way of their own.
+fn with_own_arguments(
+    name: &str,
+    arg: Val<'_>,
+    env: &ParseEnv,
+) -> Result<(&'static str, Kind, Expression)> {
+    match name {
+        "$count" => {
+            if arg.as_doc().is_none_or(|d| !d.is_empty()) {
+                bail!(TypeMismatch, "$count takes no arguments, i.e. $count:{{}}");
+            }
+            let one = Expression::literal(Value::from(1));
+            Ok(("$count", Kind::Sum, one))
+        }
+        "$median" => {
+            let [input, method] = options(name, arg, ["input", "method"], [7436100, 40415, 40414])?;
+            percentile::check_method(method)?;
+            let kind = Kind::Percentile {
+                p: vec![0.5],
+                single: true,
+            };
+            Ok(("$median", kind, Expression::parse(input, env)?))
+        }
+        "$percentile" => {
+            let [input, p, method] =
+                options(name, arg, ["input", "p", "method"], [7429703, 40415, 40414])?;
+            let p = percentile::parse_p(p, env)?;
+            percentile::check_method(method)?;
+            let kind = Kind::Percentile { p, single: false };
+            Ok(("$percentile", kind, Expression::parse(input, env)?))
+        }
+        "$accumulator" => {
+            let (kind, args) = super::script::parse(arg, env)?;
+            Ok(("$accumulator", kind, args))
+        }
+        "$_internalJsReduce" => {
+            let (kind, data) = super::script::parse_reduce(arg, env)?;
+            Ok(("$_internalJsReduce", kind, data))
+        }
+        _ => bail!(15952, "unknown group operator '{name}'"),
+    }
+}
+
+/// `$top`, `$topN`, `$bottom`, `$bottomN`: the accumulator, its output and how many.
+fn sorted(
+    name: &str,
+    arg: Val<'_>,
+    (bottom, single): (bool, bool),
+    env: &ParseEnv,
+) -> Result<(Kind, Expression, Option<Expression>)> {
+    let codes = [5788001, 5788002, 5788003];
+    let (n, output, sort) = if single {
+        let codes = [codes[0], codes[1], 5788004];
+        let [output, sort] = options(name, arg, ["output", "sortBy"], codes)?;
+        (None, output, sort)
+    } else {
+        let [n, output, sort] = options(name, arg, ["n", "output", "sortBy"], codes)?;
+        let n = Expression::parse(n, env)?;
+        check_constant_n(name, &n)?;
+        (Some(n), output, sort)
+    };
+    let Some(sort) = sort.as_doc() else {
+        bail!(
+            5788604,
+            "expected 'sortBy' to already be an object in the arguments to {name}"
+        );
+    };
+    let kind = top(sort, bottom, single, env)?;
+    Ok((kind, Expression::parse(output, env)?, n))
+}
+
 impl AccumulatorSpec {
     /// Whether it is nothing but the number of documents: `{$sum: 1}` or `{$count: {}}`.
     pub fn counts(&self) -> bool {
@@ -143,71 +214,11 @@ impl AccumulatorSpec {
             return Ok(build(name, kind.clone(), input, Some(n)));
         }
         if let Some(&(name, bottom, single)) = SORTED.iter().find(|s| s.0 == name) {
-            let codes = [5788001, 5788002, 5788003];
-            let (n, output, sort) = if single {
-                let [output, sort] = options(
-                    name,
-                    arg,
-                    ["output", "sortBy"],
-                    [codes[0], codes[1], 5788004],
-                )?;
-                (None, output, sort)
-            } else {
-                let [n, output, sort] = options(name, arg, ["n", "output", "sortBy"], codes)?;
-                let n = Expression::parse(n, env)?;
-                check_constant_n(name, &n)?;
-                (Some(n), output, sort)
-            };
-            let Some(sort) = sort.as_doc() else {
-                bail!(
-                    5788604,
-                    "expected 'sortBy' to already be an object in the arguments to {name}"
-                );
-            };
-            let kind = top(sort, bottom, single, env)?;
-            return Ok(build(name, kind, Expression::parse(output, env)?, n));
+            let (kind, output, n) = sorted(name, arg, (bottom, single), env)?;
+            return Ok(build(name, kind, output, n));
         }
-        match name {
-            "$count" => {
-                if arg.as_doc().is_none_or(|d| !d.is_empty()) {
-                    bail!(TypeMismatch, "$count takes no arguments, i.e. $count:{{}}");
-                }
-                let one = Expression::literal(Value::from(1));
-                Ok(build("$count", Kind::Sum, one, None))
-            }
-            "$median" => {
-                let [input, method] =
-                    options(name, arg, ["input", "method"], [7436100, 40415, 40414])?;
-                percentile::check_method(method)?;
-                let kind = Kind::Percentile {
-                    p: vec![0.5],
-                    single: true,
-                };
-                Ok(build("$median", kind, Expression::parse(input, env)?, None))
-            }
-            "$percentile" => {
-                let [input, p, method] =
-                    options(name, arg, ["input", "p", "method"], [7429703, 40415, 40414])?;
-                let p = percentile::parse_p(p, env)?;
-                percentile::check_method(method)?;
-                let kind = Kind::Percentile { p, single: false };
-                Ok(build(
-                    "$percentile",
-                    kind,
-                    Expression::parse(input, env)?,
-                    None,
-                ))
-            }
-            "$accumulator" => {
-                let (kind, args) = super::script::parse(arg, env)?;
-                Ok(build("$accumulator", kind, args, None))
-            }
-            "$_internalJsReduce" => {
-                let (kind, data) = super::script::parse_reduce(arg, env)?;
-                Ok(build("$_internalJsReduce", kind, data, None))
-            }
-            _ => bail!(15952, "unknown group operator '{name}'"),
-        }
+        let (name, kind, arg) = with_own_arguments(name, arg, env)?;
+        Ok(build(name, kind, arg, None))
     }
 
     /// Has one that heeds the order of its input keep the order of a `$sort` by itself, so that

@@ -7,6 +7,7 @@ use super::string::check_length;
 use super::table::{Named, Op};
 use super::{convert_binary, date_format, date_parse};
 use crate::arithmetic::{Number, convert as text};
+use crate::filter::TAGS;
 use bson::{ObjectId, Val, Value, tag};
 use errors::{Code, Result, bail, err};
 
@@ -186,39 +187,14 @@ fn convert<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
     }
 }
 
-const TYPES: &[u8] = &[
-    tag::DOUBLE,
-    tag::STRING,
-    tag::DOCUMENT,
-    tag::ARRAY,
-    tag::BINARY,
-    tag::UNDEFINED,
-    tag::OBJECT_ID,
-    tag::BOOL,
-    tag::DATE,
-    tag::NULL,
-    tag::REGEX,
-    tag::DB_POINTER,
-    tag::CODE,
-    tag::SYMBOL,
-    tag::CODE_WITH_SCOPE,
-    tag::INT32,
-    tag::TIMESTAMP,
-    tag::INT64,
-    tag::DECIMAL128,
-    tag::MIN_KEY,
-    tag::MAX_KEY,
-];
-
 /// The type that `to` names; 0 is `missing`.
 fn type_of(v: Val<'_>) -> Result<u8> {
     if let Some(s) = v.as_str() {
         if s == "missing" {
             return Ok(0);
         }
-        return TYPES
-            .iter()
-            .copied()
+        return TAGS
+            .into_iter()
             .find(|t| tag::name(*t) == s)
             .ok_or_else(|| err!(BadValue, "Unknown type name: {s}").into());
     }
@@ -244,7 +220,7 @@ fn type_of(v: Val<'_>) -> Result<u8> {
         ),
         _ => u8::try_from(code)
             .ok()
-            .filter(|t| TYPES.contains(t))
+            .filter(|t| TAGS.contains(t))
             .ok_or_else(|| {
                 err!(
                     FailedToParse,

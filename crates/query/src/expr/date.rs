@@ -205,40 +205,42 @@ fn check_parts(c: &mut Call) -> Result<()> {
     Ok(())
 }
 
+/// An argument of `$dateFromParts`. `None`: it is null, and so is the result.
+fn date_part(c: &Call, i: usize, default: i64, ctx: &EvalCtx<'_>) -> Result<Option<i64>> {
+    if !c.has(i) {
+        return Ok(Some(default));
+    }
+    let v = c.arg(i, ctx)?;
+    if v.is_nullish() {
+        return Ok(None);
+    }
+    match v.or_null().to_i64_exact() {
+        Some(n) => Ok(Some(n)),
+        None => bail!(
+            40515,
+            "'{}' must evaluate to an integer, found {} with value {}",
+            DATE_FROM_PARTS.fields[i].0,
+            v.type_name(),
+            v.or_null()
+        ),
+    }
+}
+
+/// The same of a part that MongoDB refuses outside of these bounds. Inside it carries over.
+fn limited_date_part(c: &Call, i: usize, default: i64, ctx: &EvalCtx<'_>) -> Result<Option<i64>> {
+    match date_part(c, i, default, ctx)? {
+        Some(n) if i < 8 && i16::try_from(n).is_err() => bail!(
+            31034,
+            "'{}' must evaluate to a value in the range [-32768, 32767]; value {n} is not in range",
+            DATE_FROM_PARTS.fields[i].0
+        ),
+        n => Ok(n),
+    }
+}
+
 fn date_from_parts<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
-    let name = |i: usize| DATE_FROM_PARTS.fields[i].0;
-    // `None`: the argument is null, and so is the result.
-    let number = |i: usize, default: i64| -> Result<Option<i64>> {
-        if !c.has(i) {
-            return Ok(Some(default));
-        }
-        let v = c.arg(i, ctx)?;
-        if v.is_nullish() {
-            return Ok(None);
-        }
-        match v.or_null().to_i64_exact() {
-            Some(n) => Ok(Some(n)),
-            None => bail!(
-                40515,
-                "'{}' must evaluate to an integer, found {} with value {}",
-                name(i),
-                v.type_name(),
-                v.or_null()
-            ),
-        }
-    };
-    // Outside of these bounds MongoDB refuses, inside it carries over.
-    let limited = |i: usize, default: i64| -> Result<Option<i64>> {
-        let n = number(i, default)?;
-        match n {
-            Some(n) if i < 8 && i16::try_from(n).is_err() => bail!(
-                31034,
-                "'{}' must evaluate to a value in the range [-32768, 32767]; value {n} is not in range",
-                name(i)
-            ),
-            n => Ok(n),
-        }
-    };
+    let number = |i, default| date_part(c, i, default, ctx);
+    let limited = |i, default| limited_date_part(c, i, default, ctx);
     let iso = c.has(1);
     let year_at = usize::from(iso);
     let (a, b) = if iso { (4, 5) } else { (2, 3) };
@@ -270,7 +272,7 @@ fn date_from_parts<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
         bail!(
             40523,
             "'{}' must evaluate to an integer in the range 1 to 9999, found {year}",
-            name(year_at)
+            DATE_FROM_PARTS.fields[year_at].0
         );
     }
     let midnight = if iso {

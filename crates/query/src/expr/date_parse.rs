@@ -120,6 +120,23 @@ struct Cursor<'s> {
 }
 
 impl<'s> Cursor<'s> {
+    /// Up to three digits behind the point of seconds.
+    fn milliseconds(&mut self) -> Option<i64> {
+        let digits = self.digits_ahead().min(3);
+        Some(self.number(1, 3)? * 10i64.pow(3 - digits as u32))
+    }
+
+    fn signed_minutes(&mut self) -> Option<i64> {
+        let sign = match self.literal('-') {
+            true => -1,
+            false => {
+                self.literal('+');
+                1
+            }
+        };
+        Some(sign * self.number(1, 4)?)
+    }
+
     /// From `min` to `max` digits as a number.
     fn number(&mut self, min: usize, max: usize) -> Option<i64> {
         let n = self
@@ -231,43 +248,32 @@ pub(super) fn with_format(s: &str, format: &str, zone: Option<&Zone>) -> Result<
             'M' => time[1] = number(2, 2, "two digit minute")?,
             'S' => time[2] = number(2, 2, "two digit second")?,
             'L' => {
-                let before = cursor.digits_ahead().min(3);
-                let n = cursor
-                    .number(1, 3)
+                time[3] = cursor
+                    .milliseconds()
                     .ok_or_else(|| mismatch("A three digit millisecond could not be found"))?;
-                time[3] = n * 10i64.pow(3 - before as u32);
             }
             'j' => f.day_of_year = Some(number(1, 3, "three digit day-of-year")?),
             'G' => f.iso_year = Some(number(4, 4, "four digit ISO year")?),
             'V' => f.iso_week = Some(number(1, 2, "two digit ISO week")?),
             'u' => f.iso_day = Some(number(1, 1, "one digit ISO day of week")?),
             'b' | 'B' => {
-                f.month = Some(
-                    month_of(cursor.word())
-                        .ok_or_else(|| mismatch("A textual month could not be found"))?,
-                );
+                let month = month_of(cursor.word());
+                f.month =
+                    Some(month.ok_or_else(|| mismatch("A textual month could not be found"))?);
             }
             'z' => {
-                let seconds = if cursor.literal('Z') {
-                    0
-                } else {
-                    cursor
-                        .offset()
-                        .ok_or_else(|| mismatch("The timezone could not be found"))?
+                let seconds = match cursor.literal('Z') {
+                    true => Some(0),
+                    false => cursor.offset(),
                 };
+                let seconds = seconds.ok_or_else(|| mismatch("The timezone could not be found"))?;
                 f.zone = Some(Zone::Fixed(seconds));
             }
             'Z' => {
-                let sign = if cursor.literal('-') {
-                    -1
-                } else {
-                    cursor.literal('+');
-                    1
-                };
                 let minutes = cursor
-                    .number(1, 4)
+                    .signed_minutes()
                     .ok_or_else(|| mismatch("The timezone offset in minutes could not be found"))?;
-                f.zone = Some(Zone::Fixed(sign * minutes * 60));
+                f.zone = Some(Zone::Fixed(minutes * 60));
             }
             _ => {
                 if !cursor.literal('%') {

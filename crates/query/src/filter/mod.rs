@@ -35,6 +35,7 @@ pub use part::part_on;
 pub use regex::Regex;
 pub use schema::Schema;
 pub use text_search::TextSearch;
+pub(crate) use types::TAGS;
 pub use types::TypeSet;
 
 use crate::collation::Collation;

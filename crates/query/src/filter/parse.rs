@@ -140,17 +140,7 @@ fn parse_top(op: &str, e: Elem<'_>, env: &ParseEnv, place: Place) -> Result<Opti
         }
         "sampleRate" => {
             only_top("$sampleRate")?;
-            let rate = match e.val.to_f64() {
-                Some(r) => r,
-                None => bail!(BadValue, "argument to $sampleRate must be a numeric type"),
-            };
-            if !(0.0..=1.0).contains(&rate) {
-                bail!(
-                    BadValue,
-                    "numeric argument to $sampleRate must be in [0, 1]"
-                );
-            }
-            Node::Sample(rate)
+            Node::Sample(sample_rate(e.val)?)
         }
         "alwaysTrue" | "alwaysFalse" => {
             if e.val.to_i64_exact() != Some(1) {
@@ -160,13 +150,7 @@ fn parse_top(op: &str, e: Elem<'_>, env: &ParseEnv, place: Place) -> Result<Opti
         }
         "where" => {
             only_top("$where")?;
-            if !matches!(e.val.tag, tag::STRING | tag::CODE) {
-                bail!(BadValue, "$where got bad type");
-            }
-            if !env.allows_where() {
-                bail!(BadValue, "$where is not allowed in this context");
-            }
-            Node::Expr(Arc::new(Expression::parse_where(e.val, env)?))
+            parse_where(e.val, env)?
         }
         // The fields of a DBRef. Names of collections and databases know no collation.
         "ref" | "id" | "db" => {
@@ -181,18 +165,7 @@ fn parse_top(op: &str, e: Elem<'_>, env: &ParseEnv, place: Place) -> Result<Opti
         }
         "text" => {
             only_top("$text")?;
-            if e.val.tag != tag::DOCUMENT {
-                bail!(TypeMismatch, "$text expects an object");
-            }
-            let d = e.val.as_doc().unwrap_or(Doc::EMPTY);
-            let search = ::text::Search::parse(d)?;
-            if !env.allows_text() {
-                bail!(BadValue, "$text is not allowed in this context");
-            }
-            Node::Text(Arc::new(TextSearch {
-                search,
-                matcher: None,
-            }))
+            parse_text(e.val, env)?
         }
         _ => bail!(
             BadValue,
@@ -201,6 +174,43 @@ fn parse_top(op: &str, e: Elem<'_>, env: &ParseEnv, place: Place) -> Result<Opti
             e.name
         ),
     }))
+}
+
+fn sample_rate(v: Val<'_>) -> Result<f64> {
+    let Some(rate) = v.to_f64() else {
+        bail!(BadValue, "argument to $sampleRate must be a numeric type");
+    };
+    if !(0.0..=1.0).contains(&rate) {
+        bail!(
+            BadValue,
+            "numeric argument to $sampleRate must be in [0, 1]"
+        );
+    }
+    Ok(rate)
+}
+
+fn parse_where(v: Val<'_>, env: &ParseEnv) -> Result<Node> {
+    if !matches!(v.tag, tag::STRING | tag::CODE) {
+        bail!(BadValue, "$where got bad type");
+    }
+    if !env.allows_where() {
+        bail!(BadValue, "$where is not allowed in this context");
+    }
+    Ok(Node::Expr(Arc::new(Expression::parse_where(v, env)?)))
+}
+
+fn parse_text(v: Val<'_>, env: &ParseEnv) -> Result<Node> {
+    if v.tag != tag::DOCUMENT {
+        bail!(TypeMismatch, "$text expects an object");
+    }
+    let search = ::text::Search::parse(v.as_doc().unwrap_or(Doc::EMPTY))?;
+    if !env.allows_text() {
+        bail!(BadValue, "$text is not allowed in this context");
+    }
+    Ok(Node::Text(Arc::new(TextSearch {
+        search,
+        matcher: None,
+    })))
 }
 
 fn clauses(e: Elem<'_>, env: &ParseEnv, place: Place) -> Result<Vec<Node>> {

@@ -12,7 +12,8 @@ pub struct TypeSet {
     number: bool,
 }
 
-const TAGS: [u8; 21] = [
+/// The types that a filter or `$convert` may name.
+pub(crate) const TAGS: [u8; 21] = [
     tag::DOUBLE,
     tag::STRING,
     tag::DOCUMENT,

@@ -459,6 +459,20 @@ fn expand<'a>(
     items.values().try_for_each(|e| element(Some(e)))
 }
 
+fn key_path(name: &str) -> Result<FieldPath> {
+    if name.is_empty() {
+        bail!(CannotCreateIndex, "Index keys cannot be an empty field.");
+    }
+    let path = FieldPath::new(name);
+    if path.has_empty_part() {
+        bail!(
+            CannotCreateIndex,
+            "Index keys cannot contain an empty field."
+        );
+    }
+    Ok(path)
+}
+
 /// How a field is indexed, and whether it descends.
 fn kind_of(e: Elem<'_>, is_wildcard: bool) -> Result<(FieldKind, bool)> {
     match e.val.to_f64() {
@@ -548,24 +562,14 @@ impl KeyPattern {
         text: Option<Arc<TextIndex>>,
     ) -> Result<KeyPattern> {
         let mut fields = Vec::new();
-        let (mut hashed, mut wildcard) = (false, None);
+        let mut wildcard = None;
         if doc.is_empty() {
             bail!(CannotCreateIndex, "Index keys cannot be empty.");
         }
         for e in doc {
-            if e.name.is_empty() {
-                bail!(CannotCreateIndex, "Index keys cannot be an empty field.");
-            }
-            let path = FieldPath::new(e.name);
-            if path.has_empty_part() {
-                bail!(
-                    CannotCreateIndex,
-                    "Index keys cannot contain an empty field."
-                );
-            }
+            let path = key_path(e.name)?;
             let is_wildcard = path.last() == "$**";
             let (mut kind, descending) = kind_of(e, is_wildcard)?;
-            hashed |= kind == FieldKind::Hashed;
             let behind = fields.last().map(|f: &KeyField| f.kind);
             if behind == Some(FieldKind::Term) && e.name == "_ftsx" {
                 kind = FieldKind::Score;
@@ -598,8 +602,26 @@ impl KeyPattern {
                 "Index key pattern contains more than {MAX_FIELDS} fields"
             );
         }
-        let has_terms = fields.iter().any(|f| f.kind == FieldKind::Term);
-        let kind = match wildcard {
+        let kind = KeyPattern::kind_of_fields(doc, &fields, wildcard, projection, text)?;
+        Ok(KeyPattern {
+            fields,
+            source: doc.to_buf(),
+            kind,
+            collation: None,
+        })
+    }
+
+    /// What its fields make of it. `wildcard` is the place of the wildcard field, and what is below.
+    fn kind_of_fields(
+        doc: Doc<'_>,
+        fields: &[KeyField],
+        wildcard: Option<(usize, FieldPath)>,
+        projection: Option<Doc<'_>>,
+        text: Option<Arc<TextIndex>>,
+    ) -> Result<PatternKind> {
+        let any = |kind| fields.iter().any(|f| f.kind == kind);
+        let (has_terms, hashed) = (any(FieldKind::Term), any(FieldKind::Hashed));
+        Ok(match wildcard {
             _ if has_terms => match text {
                 Some(text) if wildcard.is_none() && !hashed => PatternKind::Text(text),
                 _ => bail!(
@@ -629,12 +651,6 @@ impl KeyPattern {
                 Some(kind) => PatternKind::Geospatial(kind),
                 None => PatternKind::Ordered,
             },
-        };
-        Ok(KeyPattern {
-            fields,
-            source: doc.to_buf(),
-            kind,
-            collation: None,
         })
     }
 

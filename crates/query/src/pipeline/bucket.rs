@@ -79,17 +79,7 @@ pub(super) fn bucket(spec: Val<'_>, ctx: &ParseCtx) -> Result<Vec<Stage>> {
             "$bucket requires 'groupBy' and 'boundaries' to be specified."
         );
     };
-    if let (Some(v), Some(first), Some(last)) = (&default, boundaries.first(), boundaries.last()) {
-        let inside = compare(ctx.env.collation(), v.as_val(), first.as_val()) != Ordering::Less
-            && compare(ctx.env.collation(), v.as_val(), last.as_val()) == Ordering::Less;
-        if inside {
-            bail!(
-                40199,
-                "The $bucket 'default' field must be less than the lowest boundary or greater than or equal to the \
-                 highest boundary."
-            );
-        }
-    }
+    check_default(default.as_ref(), &boundaries, &ctx.env)?;
     let id = match boundaries.len() {
         ..=MOST_BRANCHES => switch(by, &boundaries, default.as_ref())?,
         _ => ladder(by, &boundaries, default.as_ref()),
@@ -104,20 +94,40 @@ pub(super) fn bucket(spec: Val<'_>, ctx: &ParseCtx) -> Result<Vec<Stage>> {
             w.open_doc("count").i32("$sum", 1).close();
         }
     }
-    let group_spec = w.finish();
+    grouped_and_sorted(&w.finish(), &ctx.env)
+}
+
+/// No bucket has the default's documents.
+fn check_default(default: Option<&Value>, boundaries: &[Value], env: &ParseEnv) -> Result<()> {
+    if let (Some(v), Some(first), Some(last)) = (default, boundaries.first(), boundaries.last()) {
+        let inside = compare(env.collation(), v.as_val(), first.as_val()) != Ordering::Less
+            && compare(env.collation(), v.as_val(), last.as_val()) == Ordering::Less;
+        if inside {
+            bail!(
+                40199,
+                "The $bucket 'default' field must be less than the lowest boundary or greater than or equal to the \
+                 highest boundary."
+            );
+        }
+    }
+    Ok(())
+}
+
+/// The stages: a group, and its groups by their `_id`.
+fn grouped_and_sorted(group_spec: &DocBuf, env: &ParseEnv) -> Result<Vec<Stage>> {
     let group_spec = group_spec.as_doc().as_val();
     let sort_spec = bson::doc! { "_id": 1 };
     Ok(vec![
         Stage::new(
             "$group",
             group_spec,
-            Op::Group(Arc::new(group::Group::parse(group_spec, &ctx.env)?)),
+            Op::Group(Arc::new(group::Group::parse(group_spec, env)?)),
         ),
         Stage::new(
             "$sort",
             sort_spec.as_doc().as_val(),
             Op::Sort(
-                Arc::new(SortPattern::parse(sort_spec.as_doc())?.collated(ctx.env.collation())),
+                Arc::new(SortPattern::parse(sort_spec.as_doc())?.collated(env.collation())),
                 None,
             ),
         ),
@@ -258,28 +268,7 @@ impl BucketAuto {
                     by = Some(Expression::parse(e.val, &ctx.env)?);
                 }
                 "buckets" => {
-                    if !e.val.is_number() {
-                        bail!(
-                            40241,
-                            "The $bucketAuto 'buckets' field must be a numeric value, but found type: {}.",
-                            e.val.type_name()
-                        );
-                    }
-                    let n = e.val.to_i64_exact().and_then(|n| i32::try_from(n).ok());
-                    let Some(n) = n else {
-                        bail!(
-                            40242,
-                            "The $bucketAuto 'buckets' field must be representable as a 32-bit integer, but found {}.",
-                            e.val
-                        );
-                    };
-                    if n <= 0 {
-                        bail!(
-                            40243,
-                            "The $bucketAuto 'buckets' field must be greater than 0, but found: {n}."
-                        );
-                    }
-                    buckets = Some(i64::from(n));
+                    buckets = Some(bucket_count(e.val)?);
                 }
                 "granularity" => match e.val.as_str() {
                     Some(g) => rounder = Some(granularity(g)?),
@@ -320,6 +309,30 @@ impl BucketAuto {
             collation: ctx.env.collation().cloned(),
         })
     }
+}
+
+/// How many buckets `$bucketAuto` makes.
+fn bucket_count(v: Val<'_>) -> Result<i64> {
+    if !v.is_number() {
+        bail!(
+            40241,
+            "The $bucketAuto 'buckets' field must be a numeric value, but found type: {}.",
+            v.type_name()
+        );
+    }
+    let Some(n) = v.to_i64_exact().and_then(|n| i32::try_from(n).ok()) else {
+        bail!(
+            40242,
+            "The $bucketAuto 'buckets' field must be representable as a 32-bit integer, but found {v}."
+        );
+    };
+    if n <= 0 {
+        bail!(
+            40243,
+            "The $bucketAuto 'buckets' field must be greater than 0, but found: {n}."
+        );
+    }
+    Ok(i64::from(n))
 }
 
 /// The input as rows `{v: what is grouped by, d: the document}`: asked again, an expression may

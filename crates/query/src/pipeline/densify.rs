@@ -39,6 +39,67 @@ enum Bounds {
     Explicit(Value, Value),
 }
 
+const STAGE: &str = "$densify";
+
+/// The paths in `partitionByFields`.
+fn partition_fields(given: Val<'_>) -> Result<Vec<FieldPath>> {
+    let Some(list) = given.as_array() else {
+        bail!(
+            TypeMismatch,
+            "'partitionByFields' must be an array of strings"
+        );
+    };
+    let paths = list.values();
+    paths
+        .map(|v| field_path(string(STAGE, "partitionByFields", v)?))
+        .collect()
+}
+
+impl Bounds {
+    fn parse(bounds: Val<'_>, partitioned: bool, has_unit: bool) -> Result<Bounds> {
+        match (bounds.as_str(), bounds.as_array()) {
+            (Some("full"), _) => Ok(Bounds::Full),
+            (Some("partition"), _) if !partitioned => bail!(
+                5733408,
+                "One may not specify the bounds as 'partition' without specifying a non-empty array of partitionByFields."
+            ),
+            (Some("partition"), _) => Ok(Bounds::Partition),
+            (None, Some(list)) => {
+                let items: Vec<Val<'_>> = list.values().collect();
+                let [a, b] = items.as_slice() else {
+                    bail!(
+                        5733403,
+                        "A bounding array in a range statement must have exactly two elements"
+                    );
+                };
+                Bounds::between(*a, *b, has_unit)
+            }
+            _ => bail!(
+                5946802,
+                "Bounds must be an array, or the string 'full' or 'partition'"
+            ),
+        }
+    }
+
+    fn between(a: Val<'_>, b: Val<'_>, has_unit: bool) -> Result<Bounds> {
+        let dates = a.tag == tag::DATE && b.tag == tag::DATE;
+        let numbers = a.is_number() && b.is_number();
+        if !(dates && has_unit || numbers && !has_unit) {
+            bail!(
+                5733402,
+                "A bounding array in a range statement must contain either both dates (with a unit) or both numeric types"
+            );
+        }
+        if order::compare(a, b).is_gt() {
+            bail!(
+                5733402,
+                "The lower bound of a range statement must be less than or equal to the upper bound"
+            );
+        }
+        Ok(Bounds::Explicit(a.to_value(), b.to_value()))
+    }
+}
+
 impl Densify {
     /// Whether all documents that have one value at a path, which no document that it makes lacks,
     /// are filled up without a look at others.
@@ -56,7 +117,6 @@ impl Densify {
     }
 
     pub fn parse(spec: Val<'_>, env: &ParseEnv) -> Result<Densify> {
-        const STAGE: &str = "$densify";
         let Some(d) = spec.as_doc() else {
             bail!(
                 5733401,
@@ -66,18 +126,10 @@ impl Densify {
         };
         let [field, partition, range] = options(STAGE, d, ["field", "partitionByFields", "range"])?;
         let field = field_path(string(STAGE, "field", required(STAGE, "field", field)?)?)?;
-        let mut by = Vec::new();
-        if let Some(p) = partition {
-            let Some(list) = p.as_array() else {
-                bail!(
-                    TypeMismatch,
-                    "'partitionByFields' must be an array of strings"
-                );
-            };
-            for v in list.values() {
-                by.push(field_path(string(STAGE, "partitionByFields", v)?)?);
-            }
-        }
+        let by = partition
+            .map(partition_fields)
+            .transpose()?
+            .unwrap_or_default();
         let range = object(STAGE, "range", required(STAGE, "range", range)?)?;
         let [step, bounds, unit] = options("$densify.range", range, ["step", "bounds", "unit"])?;
         let step = required("$densify.range", "step", step)?;
@@ -101,46 +153,7 @@ impl Densify {
             );
         }
         let bounds = required("$densify.range", "bounds", bounds)?;
-        let bounds = match (bounds.as_str(), bounds.as_array()) {
-            (Some("full"), _) => Bounds::Full,
-            (Some("partition"), _) => {
-                if by.is_empty() {
-                    bail!(
-                        5733408,
-                        "One may not specify the bounds as 'partition' without specifying a non-empty array of partitionByFields."
-                    );
-                }
-                Bounds::Partition
-            }
-            (None, Some(list)) => {
-                let items: Vec<Val<'_>> = list.values().collect();
-                let [a, b] = items.as_slice() else {
-                    bail!(
-                        5733403,
-                        "A bounding array in a range statement must have exactly two elements"
-                    );
-                };
-                let dates = a.tag == tag::DATE && b.tag == tag::DATE;
-                let numbers = a.is_number() && b.is_number();
-                if !(dates && unit.is_some() || numbers && unit.is_none()) {
-                    bail!(
-                        5733402,
-                        "A bounding array in a range statement must contain either both dates (with a unit) or both numeric types"
-                    );
-                }
-                if order::compare(*a, *b).is_gt() {
-                    bail!(
-                        5733402,
-                        "The lower bound of a range statement must be less than or equal to the upper bound"
-                    );
-                }
-                Bounds::Explicit(a.to_value(), b.to_value())
-            }
-            _ => bail!(
-                5946802,
-                "Bounds must be an array, or the string 'full' or 'partition'"
-            ),
-        };
+        let bounds = Bounds::parse(bounds, !by.is_empty(), unit.is_some())?;
         Ok(Densify {
             field,
             partition: by,

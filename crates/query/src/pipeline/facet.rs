@@ -326,6 +326,32 @@ impl Run {
     }
 }
 
+impl Run {
+    /// Runs the part to its end, and writes its documents.
+    fn finish_part(&mut self, name: &str, host: &mut dyn PipelineHost) -> Result<()> {
+        while let Some(running) = &mut self.running {
+            let bytes = self.bytes + self.results.len() + self.array.len();
+            let share = self.share.get_or_insert_with(|| host.share());
+            hold(share, bytes, host, "$facet")?;
+            if !running.advance(host)? {
+                break;
+            }
+            self.array.push(running.doc().as_val());
+            check_output(self.results.len() + self.array.len())?;
+        }
+        let array = std::mem::replace(&mut self.array, Writer::new_array());
+        let array = array.finish_array();
+        self.results.val(name, array.as_val());
+        if self.repeated.contains(&self.part) {
+            self.bytes += array.as_val().bytes.len();
+            self.found.insert(self.part, array);
+        }
+        self.running = None;
+        self.part += 1;
+        Ok(())
+    }
+}
+
 impl Source for Run {
     fn advance(&mut self, host: &mut dyn PipelineHost) -> Result<bool> {
         if self.done {
@@ -372,25 +398,7 @@ impl Source for Run {
                 self.part += 1;
                 continue;
             }
-            loop {
-                let bytes = self.bytes + self.results.len() + self.array.len();
-                let share = self.share.get_or_insert_with(|| host.share());
-                hold(share, bytes, host, "$facet")?;
-                if !running.advance(host)? {
-                    break;
-                }
-                self.array.push(running.doc().as_val());
-                check_output(self.results.len() + self.array.len())?;
-            }
-            let array = std::mem::replace(&mut self.array, Writer::new_array());
-            let array = array.finish_array();
-            self.results.val(name, array.as_val());
-            if self.repeated.contains(&self.part) {
-                self.bytes += array.as_val().bytes.len();
-                self.found.insert(self.part, array);
-            }
-            self.running = None;
-            self.part += 1;
+            self.finish_part(name, host)?;
         }
         (self.shared, self.share) = (None, None);
         self.done = true;

@@ -360,6 +360,23 @@ impl Run {
     }
 }
 
+impl GraphLookup {
+    /// A document that the search has found, with the depth where that is asked for.
+    fn write_found(&self, doc: Doc<'_>, depth: i64, results: &mut Writer) {
+        match &self.depth_field {
+            None => {
+                results.push(doc.as_val());
+            }
+            Some(path) => {
+                results.open_doc("");
+                let depth = Value::from(depth);
+                set_path(results, doc, path, 0, Some(depth.as_val()));
+                results.close();
+            }
+        }
+    }
+}
+
 impl Search {
     /// Runs to the end of the search.
     fn run(
@@ -422,17 +439,7 @@ impl Search {
             for v in join_values(doc, &spec.connect_from) {
                 seen.ask(v);
             }
-            match &spec.depth_field {
-                None => {
-                    results.push(doc.as_val());
-                }
-                Some(path) => {
-                    results.open_doc("");
-                    let depth = Value::from(*depth);
-                    set_path(results, doc, path, 0, Some(depth.as_val()));
-                    results.close();
-                }
-            }
+            spec.write_found(doc, *depth, results);
             check_memory(seen, results, host.memory_limit())?;
         }
     }

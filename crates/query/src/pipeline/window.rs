@@ -252,67 +252,62 @@ impl Frame {
                 FailedToParse,
                 "'window' field can only contain 'documents' as the only argument or 'range' with an optional 'unit' field"
             ),
-            (Some(b), None) => {
-                if unit.is_some() {
-                    bail!(
-                        FailedToParse,
-                        "Window bounds can only specify 'unit' with range-based bounds."
-                    );
-                }
-                let frame = Frame::Documents(position(b[0])?, position(b[1])?);
-                if let Frame::Documents(Some(l), Some(u)) = frame
-                    && l > u
-                {
-                    bail!(5339900, "Lower bound must not exceed upper bound");
-                }
-                if !ordered && !matches!(frame, Frame::Documents(None, None)) {
-                    bail!(5339901, "Document-based bounds require a sortBy");
-                }
-                Ok(frame)
-            }
-            (None, Some(b)) => {
-                let (lower, upper) = (edge(b[0])?, edge(b[1])?);
-                let zero = Value::from(0);
-                let as_number = |e: &Edge| match e {
-                    Edge::By(v) => Some(v.clone()),
-                    Edge::Current => Some(zero.clone()),
-                    Edge::Unbounded => None,
-                };
-                if let (Some(l), Some(u)) = (as_number(&lower), as_number(&upper))
-                    && bson::order::compare(l.as_val(), u.as_val()).is_gt()
-                {
-                    bail!(5339900, "Lower bound must not exceed upper bound");
-                }
-                if unit.is_some()
-                    && [&lower, &upper]
-                        .iter()
-                        .any(|e| matches!(e, Edge::By(v) if v.as_val().to_i64_exact().is_none()))
-                {
-                    bail!(
-                        FailedToParse,
-                        "With 'unit', range-based bounds must be whole numbers"
-                    );
-                }
-                match sort.map(|s| s.fields.as_slice()) {
-                    Some([f]) if !f.descending => {}
-                    Some([_]) => bail!(8947401, "Range-based bounds require an ascending sortBy"),
-                    _ => bail!(
-                        5339902,
-                        "Range-based bounds require a sortBy a single field in ascending order"
-                    ),
-                }
-                Ok(Frame::Range { lower, upper, unit })
-            }
-            (None, None) => {
-                if unit.is_some() {
-                    bail!(
-                        FailedToParse,
-                        "Window bounds can only specify 'unit' with range-based bounds."
-                    );
-                }
-                Ok(Frame::Documents(None, None))
-            }
+            (_, None) if unit.is_some() => bail!(
+                FailedToParse,
+                "Window bounds can only specify 'unit' with range-based bounds."
+            ),
+            (Some(b), None) => Frame::of_documents(b, ordered),
+            (None, Some(b)) => Frame::of_range(b, unit, sort),
+            (None, None) => Ok(Frame::Documents(None, None)),
         }
+    }
+
+    fn of_documents(bounds: [Val<'_>; 2], ordered: bool) -> Result<Frame> {
+        let frame = Frame::Documents(position(bounds[0])?, position(bounds[1])?);
+        if let Frame::Documents(Some(l), Some(u)) = frame
+            && l > u
+        {
+            bail!(5339900, "Lower bound must not exceed upper bound");
+        }
+        if !ordered && !matches!(frame, Frame::Documents(None, None)) {
+            bail!(5339901, "Document-based bounds require a sortBy");
+        }
+        Ok(frame)
+    }
+
+    fn of_range(
+        bounds: [Val<'_>; 2],
+        unit: Option<Unit>,
+        sort: Option<&SortPattern>,
+    ) -> Result<Frame> {
+        let (lower, upper) = (edge(bounds[0])?, edge(bounds[1])?);
+        let zero = Value::from(0);
+        let as_number = |e: &Edge| match e {
+            Edge::By(v) => Some(v.clone()),
+            Edge::Current => Some(zero.clone()),
+            Edge::Unbounded => None,
+        };
+        if let (Some(l), Some(u)) = (as_number(&lower), as_number(&upper))
+            && bson::order::compare(l.as_val(), u.as_val()).is_gt()
+        {
+            bail!(5339900, "Lower bound must not exceed upper bound");
+        }
+        let is_part = |e: &&Edge| matches!(e, Edge::By(v) if v.as_val().to_i64_exact().is_none());
+        if unit.is_some() && [&lower, &upper].iter().any(is_part) {
+            bail!(
+                FailedToParse,
+                "With 'unit', range-based bounds must be whole numbers"
+            );
+        }
+        match sort.map(|s| s.fields.as_slice()) {
+            Some([f]) if !f.descending => {}
+            Some([_]) => bail!(8947401, "Range-based bounds require an ascending sortBy"),
+            _ => bail!(
+                5339902,
+                "Range-based bounds require a sortBy a single field in ascending order"
+            ),
+        }
+        Ok(Frame::Range { lower, upper, unit })
     }
 }
 

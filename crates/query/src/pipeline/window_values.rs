@@ -120,28 +120,11 @@ impl Progress {
             }
             Function::Derivative { input, unit } => {
                 let frame = self.frame(at, &output.frame, rows, around)?;
-                if frame.is_empty() {
-                    return Ok(Value::NULL);
-                }
-                let first = point(input, frame.start, unit.as_ref(), rows, around)?;
-                let last = point(input, frame.end - 1, unit.as_ref(), rows, around)?;
-                Ok(derivative(frame.len(), (first, last), unit.as_ref()))
+                derivative_over(frame, (input, unit.as_ref()), rows, around)
             }
             Function::Integral { input, unit } => {
                 let frame = self.frame(at, &output.frame, rows, around)?;
-                let (mut area, from) = match (std::mem::take(&mut self.state), self.grown(&frame)) {
-                    (State::Area(a), Some(from)) => (a, from),
-                    _ => (Area::default(), frame.start),
-                };
-                for i in from..frame.end {
-                    around.vars.check_interrupt(i - from)?;
-                    if let Some(p) = point(input, i, unit.as_ref(), rows, around)? {
-                        area.add(p);
-                    }
-                }
-                let value = area.value(unit.as_ref());
-                (self.state, self.frame) = (State::Area(area), Some(frame));
-                Ok(value)
+                self.integral(frame, (input, unit.as_ref()), rows, around)
             }
             Function::Covariance { x, y, sample } => {
                 let frame = self.frame(at, &output.frame, rows, around)?;
@@ -149,24 +132,18 @@ impl Progress {
             }
             function @ Function::MinMaxScaler { input, min, max } => {
                 let frame = self.frame(at, &output.frame, rows, around)?;
-                let (mut found, from) = match (std::mem::take(&mut self.state), self.grown(&frame))
-                {
-                    (State::Extremes(e), Some(from)) => (e, from),
-                    _ => (Extremes::default(), frame.start),
-                };
-                found.take(function, from..frame.end, rows, around)?;
+                let found = self.extremes(frame, function, rows, around)?;
                 let value = evaluate(input, at, rows, around)?;
-                (self.state, self.frame) = (State::Extremes(found), Some(frame));
                 found.scale(&value, *min, *max)
             }
             Function::LinearFill(e) => {
-                if !matches!(self.state, State::Line(_)) {
-                    self.state = State::Line(Line::default());
-                }
-                match &mut self.state {
-                    State::Line(line) => line.value(e, at, rows, around),
-                    _ => Ok(Value::NULL),
-                }
+                let mut line = match std::mem::take(&mut self.state) {
+                    State::Line(line) => line,
+                    _ => Line::default(),
+                };
+                let value = line.value(e, at, rows, around);
+                self.state = State::Line(line);
+                value
             }
             Function::Locf(e) => {
                 let v = evaluate(e, at, rows, around)?;
@@ -176,6 +153,46 @@ impl Progress {
                 Ok(self.last.clone().unwrap_or(Value::NULL))
             }
         }
+    }
+
+    /// The area below the points of `frame`, from where the last row's ended.
+    fn integral(
+        &mut self,
+        frame: Range<usize>,
+        (input, unit): (&Expression, Option<&Unit>),
+        rows: &mut Partition,
+        around: &WindowContext<'_>,
+    ) -> Result<Value> {
+        let (mut area, from) = match (std::mem::take(&mut self.state), self.grown(&frame)) {
+            (State::Area(a), Some(from)) => (a, from),
+            _ => (Area::default(), frame.start),
+        };
+        for i in from..frame.end {
+            around.vars.check_interrupt(i - from)?;
+            if let Some(p) = point(input, i, unit, rows, around)? {
+                area.add(p);
+            }
+        }
+        let value = area.value(unit);
+        (self.state, self.frame) = (State::Area(area), Some(frame));
+        Ok(value)
+    }
+
+    /// The least and the greatest value of `frame`, from where the last row's ended.
+    fn extremes(
+        &mut self,
+        frame: Range<usize>,
+        function: &Function,
+        rows: &mut Partition,
+        around: &WindowContext<'_>,
+    ) -> Result<Extremes> {
+        let (mut found, from) = match (std::mem::take(&mut self.state), self.grown(&frame)) {
+            (State::Extremes(e), Some(from)) => (e, from),
+            _ => (Extremes::default(), frame.start),
+        };
+        found.take(function, from..frame.end, rows, around)?;
+        (self.state, self.frame) = (State::Extremes(found), Some(frame));
+        Ok(found)
     }
 
     /// The covariance of two expressions over the rows of `frame`, from where the last row's ended.
@@ -495,6 +512,21 @@ fn sliding_deviation(
 type Point = (Number, Number);
 
 /// Abscissa (in `unit` for dates) and ordinate of a row; `None` when the ordinate is no number.
+/// The slope between the first and the last point of `frame`.
+fn derivative_over(
+    frame: Range<usize>,
+    (input, unit): (&Expression, Option<&Unit>),
+    rows: &mut Partition,
+    around: &WindowContext<'_>,
+) -> Result<Value> {
+    if frame.is_empty() {
+        return Ok(Value::NULL);
+    }
+    let first = point(input, frame.start, unit, rows, around)?;
+    let last = point(input, frame.end - 1, unit, rows, around)?;
+    Ok(derivative(frame.len(), (first, last), unit))
+}
+
 fn point(
     input: &Expression,
     at: usize,

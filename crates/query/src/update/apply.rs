@@ -7,7 +7,7 @@
 use super::array::decimal;
 use super::diff::{MAX_PADDING, Notes};
 use super::operator::{Creation, UpdateOp, UpdateTarget, ValueChange, not_viable, through_array};
-use super::tree::{Elements, Fields, Operators, UpdateNode, merge, too_deep};
+use super::tree::{Child, Elements, Fields, Operators, UpdateNode, merge, too_deep};
 use super::{Applied, UpdateCtx, dollar_prefixed, too_large};
 use bson::{Doc, DocBuf, MAX_DEPTH, MAX_DOC_BYTES, Val, Writer, tag};
 use errors::{Result, bail, err};
@@ -191,35 +191,9 @@ impl<'a> Walk<'a> {
             if array && self.array.is_none() {
                 self.array = Some(name.to_string());
             }
-            let mut n = if array { doc.count() as u32 } else { 0 };
-            for (c, _) in fields.children.iter().zip(&seen).filter(|(_, s)| !**s) {
-                if array && c.index.is_none() {
-                    self.blocked(&c.node, &c.name, name, doc.as_array_val())?;
-                    continue;
-                }
-                // The run before, so that the new element comes after it. It stays if there is
-                // none: the next one needs it.
-                self.out.extend_from_slice(&bytes[copied..bytes.len() - 1]);
-                copied = bytes.len() - 1;
-                let mark = self.out.len();
-                if let (true, Some(i)) = (array, c.index) {
-                    self.pad(n, i)?;
-                }
-                let len = self.push_name(&c.name);
-                let from = self.out.len();
-                let made = self.create(&c.node, &c.name)?;
-                if made {
-                    if self.depth == 1 && c.name.starts_with('$') && !self.ctx.is_insert {
-                        return Err(dollar_prefixed(&c.name, &c.name).into());
-                    }
-                    self.notes.inserted(from, self.out.len());
-                    changed = true;
-                    n = n.max(c.index.unwrap_or(0).saturating_add(1));
-                } else {
-                    self.out.truncate(mark);
-                }
-                self.pop_name(len);
-            }
+            let missing = fields.children.iter().zip(&seen);
+            let missing = missing.filter(|(_, seen)| !**seen).map(|(c, _)| c);
+            changed |= self.make_missing(missing, name, doc, array, &mut copied)?;
             self.array = outer;
         }
         if !changed {
@@ -229,6 +203,50 @@ impl<'a> Walk<'a> {
         self.out.extend_from_slice(&bytes[copied..bytes.len() - 1]);
         close(&mut self.out, start);
         Ok(true)
+    }
+
+    /// Makes those of the fields that the container (the value of `name`) has not; says whether any was made. `copied`: how
+    /// much of `doc` has been written.
+    fn make_missing<'f>(
+        &mut self,
+        missing: impl Iterator<Item = &'f Child>,
+        name: &str,
+        doc: Doc<'a>,
+        array: bool,
+        copied: &mut usize,
+    ) -> Result<bool> {
+        let bytes = doc.as_bytes();
+        let mut changed = false;
+        let mut n = if array { doc.count() as u32 } else { 0 };
+        for c in missing {
+            if array && c.index.is_none() {
+                self.blocked(&c.node, &c.name, name, doc.as_array_val())?;
+                continue;
+            }
+            // The run before, so that the new element comes after it. It stays if there is
+            // none: the next one needs it.
+            self.out.extend_from_slice(&bytes[*copied..bytes.len() - 1]);
+            *copied = bytes.len() - 1;
+            let mark = self.out.len();
+            if let (true, Some(i)) = (array, c.index) {
+                self.pad(n, i)?;
+            }
+            let len = self.push_name(&c.name);
+            let from = self.out.len();
+            let made = self.create(&c.node, &c.name)?;
+            if made {
+                if self.depth == 1 && c.name.starts_with('$') && !self.ctx.is_insert {
+                    return Err(dollar_prefixed(&c.name, &c.name).into());
+                }
+                self.notes.inserted(from, self.out.len());
+                changed = true;
+                n = n.max(c.index.unwrap_or(0).saturating_add(1));
+            } else {
+                self.out.truncate(mark);
+            }
+            self.pop_name(len);
+        }
+        Ok(changed)
     }
 
     /// `_id` does not change, and names at the top start with `$` only in inserted documents.

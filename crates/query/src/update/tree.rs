@@ -376,27 +376,7 @@ impl Operators {
 
     fn insert(&mut self, path: &str, op: UpdateOp, used: &mut [bool]) -> Result<()> {
         let parts: SmallVec<[&str; 8]> = path.split('.').collect();
-        if parts.iter().any(|p| p.is_empty()) {
-            bail!(
-                EmptyFieldName,
-                "The update path '{path}' contains an empty field name, which is not allowed."
-            );
-        }
-        if parts.len() > bson::MAX_DEPTH + 1 {
-            return Err(too_deep().into());
-        }
-        if parts[0] == "$" {
-            bail!(
-                BadValue,
-                "Cannot have positional (i.e. '$') element in the first position in path '{path}'"
-            );
-        }
-        if is_filtered(parts[0]) {
-            bail!(
-                BadValue,
-                "Cannot have array filter identifier (i.e. '$[<id>]') element in the first position in path '{path}'"
-            );
-        }
+        check_components(path, &parts)?;
         match parts.iter().filter(|p| **p == "$").count() {
             0 => {}
             1 => self.positional = true,
@@ -405,22 +385,27 @@ impl Operators {
                 "Too many positional (i.e. '$') elements found in path '{path}'"
             ),
         }
-        let ids = parts
-            .iter()
-            .map(|p| {
-                if is_filtered(p) {
-                    self.filter_of(p, path, used).map(Some)
-                } else {
-                    Ok(None)
-                }
-            })
-            .collect::<Result<SmallVec<[_; 8]>>>()?;
+        let filter = |p: &&str| match is_filtered(p) {
+            true => self.filter_of(p, path, used).map(Some),
+            false => Ok(None),
+        };
+        let ids: SmallVec<[_; 8]> = parts.iter().map(filter).collect::<Result<_>>()?;
         let fixed = parts
             .iter()
             .position(|p| *p == "$" || is_filtered(p) || all_digits(p))
             .unwrap_or(parts.len());
         self.touched.push(parts[..fixed.max(1)].join("."));
+        self.insert_leaf(path, &parts, &ids, op)
+    }
 
+    /// Puts the operator where its path ends. `ids` are the filters of the components that name one.
+    fn insert_leaf(
+        &mut self,
+        path: &str,
+        parts: &[&str],
+        ids: &[Option<Option<usize>>],
+        op: UpdateOp,
+    ) -> Result<()> {
         let mut leaf = Some(UpdateNode::Leaf(Arc::new(op)));
         let mut fresh = |i: usize| match (parts.get(i + 1), ids.get(i + 1)) {
             (None, _) => leaf
@@ -473,6 +458,32 @@ impl Operators {
             i += 1;
         }
     }
+}
+
+/// What no path of an operator may have.
+fn check_components(path: &str, parts: &[&str]) -> Result<()> {
+    if parts.iter().any(|p| p.is_empty()) {
+        bail!(
+            EmptyFieldName,
+            "The update path '{path}' contains an empty field name, which is not allowed."
+        );
+    }
+    if parts.len() > bson::MAX_DEPTH + 1 {
+        return Err(too_deep().into());
+    }
+    if parts[0] == "$" {
+        bail!(
+            BadValue,
+            "Cannot have positional (i.e. '$') element in the first position in path '{path}'"
+        );
+    }
+    if is_filtered(parts[0]) {
+        bail!(
+            BadValue,
+            "Cannot have array filter identifier (i.e. '$[<id>]') element in the first position in path '{path}'"
+        );
+    }
+    Ok(())
 }
 
 pub fn too_deep() -> errors::Error {

@@ -38,7 +38,7 @@ pub struct Config {
     pub config_server: bool,
     /// A majority write without `j` waits for the disks of the majority.
     pub majority_journal_default: bool,
-    pub settings: Settings,
+    pub settings: SetSettings,
 }
 
 /// One member of a set.
@@ -62,7 +62,7 @@ pub struct MemberConfig {
 
 /// Settings of the whole set; times as they are named.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Settings {
+pub struct SetSettings {
     pub chaining_allowed: bool,
     pub heartbeat_interval_ms: i64,
     pub heartbeat_timeout_secs: i64,
@@ -84,9 +84,9 @@ pub struct WriteConcernMode {
     pub tags: Vec<(String, i32)>,
 }
 
-impl Default for Settings {
-    fn default() -> Settings {
-        Settings {
+impl Default for SetSettings {
+    fn default() -> SetSettings {
+        SetSettings {
             chaining_allowed: true,
             heartbeat_interval_ms: 2000,
             heartbeat_timeout_secs: 10,
@@ -146,9 +146,9 @@ impl Config {
             members: vec![MemberConfig::new(0, host)],
             config_server: false,
             majority_journal_default: true,
-            settings: Settings {
+            settings: SetSettings {
                 replica_set_id: Some(replica_set_id),
-                ..Settings::default()
+                ..SetSettings::default()
             },
         }
     }
@@ -242,7 +242,7 @@ impl MemberConfig {
     }
 }
 
-impl Settings {
+impl SetSettings {
     fn append(&self, w: &mut Writer) {
         w.bool("chainingAllowed", self.chaining_allowed)
             .int("heartbeatIntervalMillis", self.heartbeat_interval_ms)

@@ -4,7 +4,7 @@
 //! code that parser uses.
 
 use super::{
-    Config, Host, INITIAL_TERM, MAX_MEMBERS, MemberConfig, NO_TERM, Settings, WriteConcernMode,
+    Config, Host, INITIAL_TERM, MAX_MEMBERS, MemberConfig, NO_TERM, SetSettings, WriteConcernMode,
 };
 use bson::{Doc, Elem, ObjectId, Val, tag};
 use errors::{Error, Fallible, bail, err};
@@ -50,7 +50,7 @@ fn config(d: Doc<'_>, replica_set_id: Option<ObjectId>) -> Fallible<Config> {
         members: Vec::new(),
         config_server: false,
         majority_journal_default: true,
-        settings: Settings::default(),
+        settings: SetSettings::default(),
     };
     for e in d {
         match e.name {
@@ -191,8 +191,8 @@ fn tags(d: Doc<'_>) -> Fallible<Vec<(String, String)>> {
     Ok(tags)
 }
 
-fn settings(d: Doc<'_>) -> Fallible<Settings> {
-    let mut s = Settings::default();
+fn settings(d: Doc<'_>) -> Fallible<SetSettings> {
+    let mut s = SetSettings::default();
     for e in d {
         let from = |least| exact(SETTINGS, e, least, i64::MAX);
         match e.name {

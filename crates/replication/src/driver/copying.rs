@@ -4,7 +4,7 @@
 
 use super::{Input, Thread, Transport};
 use crate::initial_sync::receive::{LINES, complete, keep_log, receive};
-use crate::initial_sync::{Offer, Progress};
+use crate::initial_sync::{InitialSyncProgress, Offer};
 use crate::member::{Member, MemberLog, MemberRole, raft_id};
 use errors::{Error, Fallible};
 use std::path::Path;
@@ -21,7 +21,7 @@ fn fetch(
     host: &str,
     id: u64,
     dir: &Path,
-    progress: &Progress,
+    progress: &InitialSyncProgress,
     repairs: bool,
 ) -> Fallible<Offer> {
     let mut source = transport.source(host, id)?;

@@ -31,10 +31,10 @@ pub use store_log::{BeforeDdl, StoreLog};
 use crate::config::Config;
 use crate::initial_sync::receive::adopt;
 use crate::initial_sync::source::Copies;
-use crate::initial_sync::{Offer, Progress, ProgressReport, SyncSource};
+use crate::initial_sync::{InitialSyncProgress, Offer, ProgressReport, SyncSource};
 use crate::log_view::FIRST_TERM;
 use crate::member::OpTime;
-use crate::state_file::{self, State};
+use crate::state_file::{self, SavedState};
 use bson::{Doc, DocBuf};
 use errors::{Error, Fallible, err};
 use outbox::{Outbox, Pace};
@@ -62,7 +62,7 @@ pub trait Transport: Send + Sync {
     /// Configurations by which other members do not know this one, since this was asked.
     fn without(&self) -> Vec<DocBuf>;
     /// Has the others told what the primary knows of all members, with the next messages.
-    fn spread(&self, known: &[Known]);
+    fn spread(&self, known: &[KnownMember]);
     /// Whether the server at `host:port` could be the member of this number in the set. An error that
     /// says otherwise is of it; HostUnreachable says nothing.
     fn joins(&self, set: &SetName, host: &str, member: u64) -> Fallible<()>;
@@ -117,7 +117,7 @@ impl std::fmt::Display for Release {
 
 /// What a primary knows of a member.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Known {
+pub struct KnownMember {
     pub id: u64,
     /// Of the last entry on its disk.
     pub durable: OpTime,
@@ -148,7 +148,7 @@ enum Input {
     /// A write waits for entries that are held back.
     Asked,
     Synced,
-    Begin(Box<State>),
+    Begin(Box<SavedState>),
     /// A member that has nothing asks whether it may begin.
     Readmit(u64),
     Reconfigure(Box<Config>, Answer),
@@ -184,9 +184,9 @@ struct Shared {
     changed: Condvar,
     /// Told after each change of role, primary, configuration or commit point.
     listeners: RwLock<Vec<Box<dyn Fn(Changed) + Send + Sync>>>,
-    initial_sync: Progress,
+    initial_sync: InitialSyncProgress,
     /// What the primary of this number has told of all members.
-    board: Mutex<(u64, Arc<Vec<Known>>)>,
+    board: Mutex<(u64, Arc<Vec<KnownMember>>)>,
     /// How many have asked for maintenance.
     maintenance: AtomicU64,
     /// Why this member takes no part in its set any more.
@@ -246,7 +246,7 @@ pub struct Driver {
     transport: Arc<dyn Transport>,
     before_ddl: Arc<OnceLock<BeforeDdl>>,
     copies: Arc<Copies>,
-    not_begun: Arc<Mutex<Option<(Thread, Receiver<Input>, Option<State>)>>>,
+    not_begun: Arc<Mutex<Option<(Thread, Receiver<Input>, Option<SavedState>)>>>,
 }
 
 /// The store's side: asks whether it may write, and tells what it appended.
@@ -268,6 +268,45 @@ impl Replicator for PrimaryGate {
     }
 }
 
+impl Shared {
+    fn new(inputs: Sender<Input>) -> Shared {
+        Shared {
+            inputs,
+            outbox: Outbox::default(),
+            synced: AtomicU64::new(0),
+            status: RwLock::default(),
+            commit: AtomicU64::new(0),
+            open: AtomicU64::new(0),
+            lock: Mutex::new(()),
+            changed: Condvar::new(),
+            listeners: RwLock::default(),
+            initial_sync: InitialSyncProgress::default(),
+            board: Mutex::default(),
+            maintenance: AtomicU64::new(0),
+            left: OnceLock::new(),
+            saves_rollbacks: AtomicBool::new(true),
+            repairs_itself: AtomicBool::new(true),
+            joining: joining::Joining::default(),
+            damage: OnceLock::new(),
+            stopping: AtomicBool::new(false),
+        }
+    }
+
+    /// Has the store tell the thread what is durable.
+    fn hear_of_syncs(self: &Arc<Self>, store: &Arc<Store>) {
+        let synced = self.clone();
+        let log = Arc::downgrade(store);
+        store.on_durable(Box::new(move |durable| {
+            let Some(log) = log.upgrade() else { return };
+            // It is called after each move of the commit point too, and where a sync has failed.
+            let before = synced.synced.swap(durable, Ordering::AcqRel);
+            if before != durable || log.healthy().is_err() {
+                let _ = synced.inputs.send(Input::Synced);
+            }
+        }));
+    }
+}
+
 impl Driver {
     /// A member that `run` begins; until then the store takes no writes. `restart` ends the process
     /// and begins it anew; it does not return.
@@ -283,42 +322,14 @@ impl Driver {
         let base = state.as_ref().and_then(|s| s.base);
         let copies = Arc::new(Copies::new(store, &dir, base));
         let (inputs, received) = channel();
-        let shared = Arc::new(Shared {
-            inputs,
-            outbox: Outbox::default(),
-            synced: AtomicU64::new(0),
-            status: RwLock::default(),
-            commit: AtomicU64::new(0),
-            open: AtomicU64::new(0),
-            lock: Mutex::new(()),
-            changed: Condvar::new(),
-            listeners: RwLock::default(),
-            initial_sync: Progress::default(),
-            board: Mutex::default(),
-            maintenance: AtomicU64::new(0),
-            left: OnceLock::new(),
-            saves_rollbacks: AtomicBool::new(true),
-            repairs_itself: AtomicBool::new(true),
-            joining: joining::Joining::default(),
-            damage: OnceLock::new(),
-            stopping: AtomicBool::new(false),
-        });
+        let shared = Arc::new(Shared::new(inputs));
         if let Some(state) = &state {
             // A member is one of its set from the start, also before the thread has begun.
             *shared.status.write() = Arc::new(Status::of_start(state));
         }
         store.flush_gate().allow(0);
         store.replicate(Arc::new(PrimaryGate(shared.clone())))?;
-        let synced = shared.clone();
-        let log = Arc::downgrade(store);
-        store.on_durable(Box::new(move |durable| {
-            let Some(log) = log.upgrade() else { return };
-            // It is called after each move of the commit point too, and where a sync has failed.
-            let before = synced.synced.swap(durable, Ordering::AcqRel);
-            if before != durable || log.healthy().is_err() {
-                let _ = synced.inputs.send(Input::Synced);
-            }
-        }));
+        shared.hear_of_syncs(store);
         let before_ddl: Arc<OnceLock<BeforeDdl>> = Arc::default();
         let run = Thread {
             log: StoreLog {
@@ -441,12 +452,12 @@ impl Driver {
 
     /// Begins a member's part in a set. `rejoins_until`: what it has to have before it votes.
     fn begin(&self, id: u64, founder: u64, config: Config, rejoins_until: u64) {
-        let mut state = State {
+        let mut state = SavedState {
             id,
             founder,
             config: Some(config),
             rejoins_until,
-            ..State::default()
+            ..SavedState::default()
         };
         state.hard.term = FIRST_TERM;
         state.voters.voters = vec![founder];
@@ -525,7 +536,7 @@ impl Driver {
     }
 
     /// What the primary of the set, a member of this number, tells of all members.
-    pub fn learn(&self, primary: u64, known: Vec<Known>) {
+    pub fn learn(&self, primary: u64, known: Vec<KnownMember>) {
         *self.shared.board.lock() = (primary, Arc::new(known));
     }
 

@@ -4,10 +4,10 @@
 
 use super::elections::Elections;
 use super::thread::Thread;
-use super::{Changed, Known, MemberReport, Release, StoreLog};
+use super::{Changed, KnownMember, MemberReport, Release, StoreLog};
 use crate::config::Config;
 use crate::member::{Member, MemberLog, MemberRole, OpTime, raft_id};
-use crate::state_file::State;
+use crate::state_file::SavedState;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::SystemTime;
@@ -45,7 +45,7 @@ pub struct Status {
     /// Of the last entry on this member's disk, as of the last look.
     pub durable: OpTime,
     /// Of each member, as of the last look: what the primary knows. On a secondary, what it has told.
-    pub known: Arc<Vec<Known>>,
+    pub known: Arc<Vec<KnownMember>>,
     /// It is in maintenance.
     pub in_maintenance: bool,
     /// Its data files are damaged.
@@ -61,7 +61,7 @@ pub struct Status {
 
 impl Status {
     /// What a member knows of itself before it has begun.
-    pub(super) fn of_start(state: &State) -> Status {
+    pub(super) fn of_start(state: &SavedState) -> Status {
         Status {
             id: state.id,
             term: state.hard.term,
@@ -111,7 +111,7 @@ impl Status {
     }
 
     /// The known state of another member.
-    pub fn known(&self, id: u64) -> Option<&Known> {
+    pub fn known(&self, id: u64) -> Option<&KnownMember> {
         self.known.iter().find(|k| k.id == id)
     }
 
@@ -181,7 +181,11 @@ impl Thread {
 
     /// The known state of all members: on the primary its own knowledge, elsewhere what the primary has
     /// told.
-    fn known(&self, member: &Member<StoreLog>, progress: &[(u64, u64, bool)]) -> Arc<Vec<Known>> {
+    fn known(
+        &self,
+        member: &Member<StoreLog>,
+        progress: &[(u64, u64, bool)],
+    ) -> Arc<Vec<KnownMember>> {
         if member.role() != MemberRole::Primary {
             let (of, known) = &*self.shared.board.lock();
             return match *of != 0 && *of == member.leader() {
@@ -197,7 +201,7 @@ impl Thread {
             true => own,
             false => self.transport.report(id).unwrap_or_default(),
         };
-        let of = |&(id, matched, is_heard): &(u64, u64, bool)| Known {
+        let of = |&(id, matched, is_heard): &(u64, u64, bool)| KnownMember {
             id,
             durable: member.op_time(matched).unwrap_or_default(),
             report: report(id),

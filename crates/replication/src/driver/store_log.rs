@@ -7,7 +7,7 @@
 use super::Shared;
 use crate::member::MemberLog;
 use crate::rollback;
-use crate::state_file::{self, State};
+use crate::state_file::{self, SavedState};
 use errors::{Error, Fallible, err};
 use parking_lot::Mutex;
 use std::path::PathBuf;
@@ -172,7 +172,7 @@ impl MemberLog for StoreLog {
             store.request_own_sync();
         }
     }
-    fn save(&self, state: &State) -> Fallible<()> {
+    fn save(&self, state: &SavedState) -> Fallible<()> {
         state_file::save(&self.dir, state)
     }
     fn now_millis(&self) -> u64 {

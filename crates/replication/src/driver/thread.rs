@@ -11,7 +11,7 @@ use super::{Changed, Input, LOOK, Shared, Status, StoreLog, Transport};
 use crate::SetName;
 use crate::log_view::FIRST_TERM;
 use crate::member::{ELECTION_TICKS, Member, MemberLog, MemberRole, News, raft_id};
-use crate::state_file::{self, State};
+use crate::state_file::{self, SavedState};
 use errors::{Error, Fallible};
 use own_process::fail_stop::FailStop;
 use raft::eraftpb::{Message, MessageType};
@@ -102,7 +102,7 @@ pub(super) struct Thread {
 }
 
 impl Thread {
-    pub(super) fn run(mut self, inputs: Receiver<Input>, state: Option<State>) {
+    pub(super) fn run(mut self, inputs: Receiver<Input>, state: Option<SavedState>) {
         // Consensus in an unknown state must not go on: a start reads the state on disk. An assertion of this
         // room ends the process; what raft-rs makes a panic of may be an error of the disk, and is looked into.
         let _fail_stop = FailStop::of_crate(file!());
@@ -139,7 +139,7 @@ impl Thread {
         }
     }
 
-    fn serve(&mut self, inputs: &Receiver<Input>, state: Option<State>) -> Fallible<()> {
+    fn serve(&mut self, inputs: &Receiver<Input>, state: Option<SavedState>) -> Fallible<()> {
         if let Some(state) = state {
             self.begin(state)?;
         }
@@ -326,7 +326,7 @@ impl Thread {
     }
 
     /// A set that begins from a backup has no log: the last entry of the backup is before its first.
-    fn after_backup(&self, mut state: State) -> State {
+    fn after_backup(&self, mut state: SavedState) -> SavedState {
         let (first, last) = (self.log.first_index(), self.log.last_index());
         if last > 0 && first > last {
             state.base = Some((last, FIRST_TERM));
@@ -334,7 +334,7 @@ impl Thread {
         state
     }
 
-    fn begin(&mut self, state: State) -> Fallible<()> {
+    fn begin(&mut self, state: SavedState) -> Fallible<()> {
         let chance = RandomState::new().hash_one(state.id);
         self.elections.vote = Vote {
             term: state.hard.term,

@@ -150,7 +150,7 @@ pub trait SyncSource: Send {
 
 /// The progress of this member's initial sync.
 #[derive(Default)]
-pub struct Progress {
+pub struct InitialSyncProgress {
     /// The thread that receives is to end.
     stop: AtomicBool,
     attempts: AtomicU64,
@@ -171,7 +171,7 @@ struct About {
     failure: Option<String>,
 }
 
-/// [`Progress`] at a moment.
+/// [`InitialSyncProgress`] at a moment.
 #[derive(Clone, Debug, Default)]
 pub struct ProgressReport {
     pub attempts: u64,
@@ -186,7 +186,7 @@ pub struct ProgressReport {
     pub failure: Option<String>,
 }
 
-impl Progress {
+impl InitialSyncProgress {
     pub fn report(&self) -> ProgressReport {
         let about = self.about.lock().clone();
         let get = |n: &AtomicU64| n.load(Ordering::Relaxed);

@@ -13,7 +13,7 @@
 //! - In an encrypted directory the files are encrypted as they come. Nothing is written over with other content there:
 //!   a file that differs begins anew, under another key.
 
-use super::{CopyFile, Offer, PART_BYTES, Progress, SyncSource};
+use super::{CopyFile, InitialSyncProgress, Offer, PART_BYTES, SyncSource};
 use crate::config::Config;
 use crate::state_file;
 use errors::{Error, Fallible, err};
@@ -67,7 +67,7 @@ pub fn receive(
     source: &mut dyn SyncSource,
     more: &mut [Box<dyn SyncSource>],
     data_dir: &Path,
-    progress: &Progress,
+    progress: &InitialSyncProgress,
 ) -> Fallible<Offer> {
     let dir = data_dir.join(DIR);
     let before = load(&dir.join(OFFER));
@@ -143,7 +143,7 @@ impl<'a> Files<'a> {
     }
 
     /// Copies files until none waits, or a line has failed.
-    fn copy(&self, source: &mut dyn SyncSource, progress: &Progress) {
+    fn copy(&self, source: &mut dyn SyncSource, progress: &InitialSyncProgress) {
         while let Some(file) = self.next() {
             let copy = FileCopy {
                 id: self.offer.id,
@@ -190,7 +190,7 @@ impl FileCopy<'_> {
     fn run(
         &self,
         source: &mut dyn SyncSource,
-        progress: &Progress,
+        progress: &InitialSyncProgress,
         ends: impl Fn() -> bool,
     ) -> Fallible<()> {
         let (mut file, mut there) = self.open()?;
@@ -414,7 +414,7 @@ mod tests {
     fn a_copy_goes_on_where_it_was_broken_off_and_drops_files_of_another_database() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path();
-        let progress = Progress::default();
+        let progress = InitialSyncProgress::default();
         let mut source = files("one", 7);
         source.parts = 2;
         assert!(receive(&mut source, &mut [], dir, &progress).is_err());
@@ -437,7 +437,7 @@ mod tests {
     #[test]
     fn several_lines_share_the_files_and_one_failure_ends_all() {
         let dir = tempfile::tempdir().unwrap();
-        let (dir, progress) = (dir.path(), Progress::default());
+        let (dir, progress) = (dir.path(), InitialSyncProgress::default());
         let mut source = files("one", 7);
         let mut others: Vec<Box<dyn SyncSource>> =
             vec![Box::new(source.clone()), Box::new(source.clone())];
@@ -458,7 +458,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut source = files("one", 7);
         source.bends = true;
-        let failure = receive(&mut source, &mut [], dir.path(), &Progress::default()).unwrap_err();
+        let failure = receive(
+            &mut source,
+            &mut [],
+            dir.path(),
+            &InitialSyncProgress::default(),
+        )
+        .unwrap_err();
         assert!(failure.message.contains("checksum"), "{failure}");
     }
 }

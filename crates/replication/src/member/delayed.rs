@@ -8,7 +8,7 @@
 
 use super::{Member, MemberLog, News, raft_id};
 use crate::log_view;
-use crate::state_file::State;
+use crate::state_file::SavedState;
 use errors::{Error, Fallible};
 use raft::eraftpb::Entry;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -18,7 +18,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 const READS: usize = 2;
 const READ_BYTES: u64 = 4 << 20;
 
-impl State {
+impl SavedState {
     /// How old an entry is before this member applies it, in milliseconds.
     pub fn delay_millis(&self) -> i64 {
         let config = self.config.as_ref();

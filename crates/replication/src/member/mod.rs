@@ -42,7 +42,7 @@ mod ready;
 
 use crate::config::Config;
 use crate::log_view::{self, LogView};
-use crate::state_file::State;
+use crate::state_file::SavedState;
 use errors::{Code, Error, Fallible};
 use raft::StateRole;
 use raft::eraftpb::{ConfState, Entry, Message, MessageType};
@@ -82,7 +82,7 @@ pub trait MemberLog {
     fn close(&self) -> Fallible<()>;
     fn request_sync(&self);
     /// Writes the state; it is on disk when this returns.
-    fn save(&self, state: &State) -> Fallible<()>;
+    fn save(&self, state: &SavedState) -> Fallible<()>;
     /// Milliseconds since 1970.
     fn now_millis(&self) -> u64;
 }
@@ -152,7 +152,7 @@ struct Unsynced {
 
 pub struct Member<L: MemberLog> {
     node: raft::RawNode<LogView<L>>,
-    state: State,
+    state: SavedState,
     role: MemberRole,
     unsynced: VecDeque<Unsynced>,
     /// What the term began with, in raft-rs's form with its stamp.
@@ -184,7 +184,7 @@ pub struct Member<L: MemberLog> {
 impl<L: MemberLog + Clone> Member<L> {
     /// A member that was one before, or that is told its number now. `chance`: a random number, in
     /// which members differ.
-    pub fn new(log: L, state: State, chance: u64) -> Fallible<Member<L>> {
+    pub fn new(log: L, state: SavedState, chance: u64) -> Fallible<Member<L>> {
         let last = log.last_index();
         // A delayed member has taken all changes of voters up to its commit point, and applies the rest
         // later.
@@ -210,7 +210,7 @@ impl<L: MemberLog + Clone> Member<L> {
         // Applied entries were committed.
         hard.commit = hard.commit.max(applied).min(last);
         hard.term = hard.term.max(log_view::FIRST_TERM);
-        let state = State { hard, ..state };
+        let state = SavedState { hard, ..state };
         let view = LogView::new(log, &state);
         let logger = Logger::root(Discard, o!());
         let node = raft::RawNode::new(&config, view, &logger).map_err(broken)?;

@@ -3,7 +3,7 @@
 use bson::{Doc, doc};
 use replication::member::MemberLog;
 use replication::rollback;
-use replication::state_file::State;
+use replication::state_file::SavedState;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -48,7 +48,7 @@ pub struct Disk {
     pub log: Vec<Appended>,
     pub synced: usize,
     pub really_synced: usize,
-    pub state: State,
+    pub state: SavedState,
     /// Up to where the engine is on disk.
     pub flushed: u64,
     pub applied: u64,
@@ -301,7 +301,7 @@ impl MemberLog for SimLog {
     fn request_sync(&self) {
         self.0.borrow_mut().wants_sync = true;
     }
-    fn save(&self, state: &State) -> errors::Fallible<()> {
+    fn save(&self, state: &SavedState) -> errors::Fallible<()> {
         let mut disk = self.0.borrow_mut();
         disk.disturb("save")?;
         let voted = disk.state.hard.vote;

@@ -2,7 +2,7 @@
 
 use super::disk::{SimLog, payload};
 use replication::member::{Member, MemberRole};
-use replication::state_file::State;
+use replication::state_file::SavedState;
 
 fn sync(log: &SimLog, member: &mut Member<SimLog>) {
     {
@@ -15,10 +15,10 @@ fn sync(log: &SimLog, member: &mut Member<SimLog>) {
 #[test]
 fn a_primary_leaves_what_it_has_proposed_to_its_store() {
     let log = SimLog::default();
-    let mut state = State {
+    let mut state = SavedState {
         id: 1,
         founder: 1,
-        ..State::default()
+        ..SavedState::default()
     };
     state.voters.voters = vec![1];
     let mut member = Member::new(log.clone(), state, 7).unwrap();

@@ -24,7 +24,7 @@ pub type Shard = Arc<str>;
 
 /// What a shard is asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ask {
+pub enum CommitRequest {
     /// To commit what has only read.
     EndRead,
     /// To promise to commit.
@@ -41,14 +41,14 @@ pub enum Ask {
 
 /// What came of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum CommitAnswer {
     Yes,
     No,
     /// It is not known.
     Lost,
-    /// To [`Ask::Outcome`], with others that may not have been told.
+    /// To [`CommitRequest::Outcome`], with others that may not have been told.
     Committed(Vec<Shard>),
-    /// To [`Ask::Outcome`].
+    /// To [`CommitRequest::Outcome`].
     Aborted,
 }
 
@@ -126,23 +126,23 @@ impl Coordinator {
     }
 
     /// The next requests, at most one for each shard; none at the end.
-    pub fn asks(&self) -> Vec<(Shard, Ask)> {
-        let all = |shards: &[Shard], ask: Ask| -> Vec<(Shard, Ask)> {
+    pub fn asks(&self) -> Vec<(Shard, CommitRequest)> {
+        let all = |shards: &[Shard], ask: CommitRequest| -> Vec<(Shard, CommitRequest)> {
             shards.iter().map(|s| (s.clone(), ask.clone())).collect()
         };
         let recovery = |ask| vec![(self.recovery.clone(), ask)];
         match self.phase {
-            Phase::Reading => all(&self.readers, Ask::EndRead),
-            Phase::Preparing => all(&self.others, Ask::Prepare),
-            Phase::Deciding => recovery(Ask::Decide(self.others.clone())),
-            Phase::Resolving => recovery(Ask::Outcome),
-            Phase::Committing => all(&self.left, Ask::Commit),
-            Phase::Forgetting => recovery(Ask::Forget),
+            Phase::Reading => all(&self.readers, CommitRequest::EndRead),
+            Phase::Preparing => all(&self.others, CommitRequest::Prepare),
+            Phase::Deciding => recovery(CommitRequest::Decide(self.others.clone())),
+            Phase::Resolving => recovery(CommitRequest::Outcome),
+            Phase::Committing => all(&self.left, CommitRequest::Commit),
+            Phase::Forgetting => recovery(CommitRequest::Forget),
             Phase::Aborting => {
-                let mut asks = all(&self.left, Ask::Abort);
+                let mut asks = all(&self.left, CommitRequest::Abort);
                 if self.recovery_open {
-                    asks.extend(recovery(Ask::Abort));
-                    asks.extend(all(&self.readers, Ask::Abort));
+                    asks.extend(recovery(CommitRequest::Abort));
+                    asks.extend(all(&self.readers, CommitRequest::Abort));
                 }
                 asks
             }
@@ -151,15 +151,15 @@ impl Coordinator {
     }
 
     /// Takes the answers to all of [`Coordinator::asks`], in the same order.
-    pub fn heard(&mut self, answers: &[Answer]) {
+    pub fn heard(&mut self, answers: &[CommitAnswer]) {
         let asked = self.asks();
         assert_eq!(asked.len(), answers.len(), "an answer of each");
-        let all = |wanted: Answer| answers.iter().all(|a| *a == wanted);
-        let first = answers.first().cloned().unwrap_or(Answer::Lost);
+        let all = |wanted: CommitAnswer| answers.iter().all(|a| *a == wanted);
+        let first = answers.first().cloned().unwrap_or(CommitAnswer::Lost);
         self.tries += 1;
         match self.phase {
-            Phase::Reading if all(Answer::Yes) => self.go(Phase::Preparing),
-            Phase::Preparing if all(Answer::Yes) => self.go(Phase::Deciding),
+            Phase::Reading if all(CommitAnswer::Yes) => self.go(Phase::Preparing),
+            Phase::Preparing if all(CommitAnswer::Yes) => self.go(Phase::Deciding),
             Phase::Reading | Phase::Preparing => {
                 assert!(
                     self.recovery_open,
@@ -170,13 +170,13 @@ impl Coordinator {
             Phase::Deciding => {
                 self.recovery_open = false;
                 match first {
-                    Answer::Yes => self.go(Phase::Committing),
+                    CommitAnswer::Yes => self.go(Phase::Committing),
                     // It may have committed all the same, or be about to.
                     _ => self.go(Phase::Resolving),
                 }
             }
             Phase::Resolving => match first {
-                Answer::Committed(participants) => {
+                CommitAnswer::Committed(participants) => {
                     let known = std::mem::take(&mut self.others);
                     self.others = participants;
                     self.others.extend(known);
@@ -186,7 +186,7 @@ impl Coordinator {
                     self.left = self.others.clone();
                     self.go(Phase::Committing);
                 }
-                Answer::Aborted => {
+                CommitAnswer::Aborted => {
                     self.left.retain(|s| *s != self.recovery);
                     self.go(Phase::Aborting);
                 }
@@ -195,7 +195,7 @@ impl Coordinator {
             },
             Phase::Committing => {
                 let told = asked.into_iter().zip(answers);
-                let missed = told.filter(|(_, a)| **a != Answer::Yes);
+                let missed = told.filter(|(_, a)| **a != CommitAnswer::Yes);
                 self.left = missed.map(|((shard, _), _)| shard).collect();
                 match self.left.is_empty() {
                     true => self.go(Phase::Forgetting),

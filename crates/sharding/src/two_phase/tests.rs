@@ -40,36 +40,40 @@ impl Shards {
         self.parts[name]
     }
 
-    fn ask(&mut self, to: &Shard, ask: &Ask) -> Answer {
+    fn ask(&mut self, to: &Shard, ask: &CommitRequest) -> CommitAnswer {
         let part = self.parts.get_mut(to).unwrap();
         match (ask, *part) {
-            (Ask::Prepare, ShardState::Open | ShardState::Prepared) => *part = ShardState::Prepared,
-            (Ask::Prepare, _) => return Answer::No,
-            (Ask::Decide(others), ShardState::Open) => {
+            (CommitRequest::Prepare, ShardState::Open | ShardState::Prepared) => {
+                *part = ShardState::Prepared
+            }
+            (CommitRequest::Prepare, _) => return CommitAnswer::No,
+            (CommitRequest::Decide(others), ShardState::Open) => {
                 *part = ShardState::Committed;
                 self.decision = Some(others.clone());
             }
-            (Ask::Decide(_), ShardState::Committed) => {}
-            (Ask::Decide(_), _) => return Answer::No,
-            (Ask::Outcome, ShardState::Committed) => {
-                return Answer::Committed(self.decision.clone().unwrap_or_default());
+            (CommitRequest::Decide(_), ShardState::Committed) => {}
+            (CommitRequest::Decide(_), _) => return CommitAnswer::No,
+            (CommitRequest::Outcome, ShardState::Committed) => {
+                return CommitAnswer::Committed(self.decision.clone().unwrap_or_default());
             }
-            (Ask::Outcome, _) => {
+            (CommitRequest::Outcome, _) => {
                 *part = ShardState::Aborted;
-                return Answer::Aborted;
+                return CommitAnswer::Aborted;
             }
-            (Ask::Commit, ShardState::Prepared) => *part = ShardState::Committed,
-            (Ask::Commit, ShardState::Committed) => {}
-            (Ask::Commit, _) => panic!("{to} is told to commit what it has not promised"),
-            (Ask::Abort, ShardState::Open | ShardState::Prepared) => *part = ShardState::Aborted,
-            (Ask::Abort, ShardState::Aborted) => {}
-            (Ask::Abort, ShardState::Committed) => {
+            (CommitRequest::Commit, ShardState::Prepared) => *part = ShardState::Committed,
+            (CommitRequest::Commit, ShardState::Committed) => {}
+            (CommitRequest::Commit, _) => panic!("{to} is told to commit what it has not promised"),
+            (CommitRequest::Abort, ShardState::Open | ShardState::Prepared) => {
+                *part = ShardState::Aborted
+            }
+            (CommitRequest::Abort, ShardState::Aborted) => {}
+            (CommitRequest::Abort, ShardState::Committed) => {
                 panic!("{to} has committed and is told to abort")
             }
-            (Ask::Forget, _) => self.decision = None,
-            (Ask::EndRead, _) => {}
+            (CommitRequest::Forget, _) => self.decision = None,
+            (CommitRequest::EndRead, _) => {}
         }
-        Answer::Yes
+        CommitAnswer::Yes
     }
 
     /// A new primary: the memory is lost.
@@ -95,7 +99,7 @@ impl Shards {
         let mut recovery = Coordinator::recover(shard(RECOVERY), left);
         while recovery.verdict().is_none() {
             let asks = recovery.asks();
-            let answers: Vec<Answer> = asks.iter().map(|(s, a)| self.ask(s, a)).collect();
+            let answers: Vec<CommitAnswer> = asks.iter().map(|(s, a)| self.ask(s, a)).collect();
             recovery.heard(&answers);
         }
     }
@@ -121,7 +125,7 @@ fn explore(shards: Shards, coordinator: &State, faults: u32) -> usize {
 
 /// A coordinator by what it has heard: it is made again for each way.
 #[derive(Clone, Default)]
-struct State(Vec<Vec<Answer>>);
+struct State(Vec<Vec<CommitAnswer>>);
 
 impl State {
     fn coordinator(&self) -> Coordinator {
@@ -155,10 +159,10 @@ fn explore_step(shards: Shards, state: &State, faults: u32) -> usize {
         for ((to, ask), fate) in asks.iter().zip(&fates) {
             answers.push(match fate {
                 0 => shards.ask(to, ask),
-                1 => Answer::Lost,
+                1 => CommitAnswer::Lost,
                 _ => {
                     shards.ask(to, ask);
-                    Answer::Lost
+                    CommitAnswer::Lost
                 }
             });
         }
@@ -201,7 +205,7 @@ fn without_faults_it_commits_in_five_steps() {
     let mut steps = 0;
     while coordinator.verdict().is_none() {
         let asks = coordinator.asks();
-        let answers: Vec<Answer> = asks.iter().map(|(s, a)| shards.ask(s, a)).collect();
+        let answers: Vec<CommitAnswer> = asks.iter().map(|(s, a)| shards.ask(s, a)).collect();
         coordinator.heard(&answers);
         steps += 1;
     }
@@ -220,7 +224,7 @@ fn a_shard_that_does_not_promise_ends_it() {
     let mut coordinator = State::default().coordinator();
     while coordinator.verdict().is_none() {
         let asks = coordinator.asks();
-        let answers: Vec<Answer> = asks.iter().map(|(s, a)| shards.ask(s, a)).collect();
+        let answers: Vec<CommitAnswer> = asks.iter().map(|(s, a)| shards.ask(s, a)).collect();
         coordinator.heard(&answers);
     }
     assert_eq!(coordinator.verdict(), Some(Verdict::Aborted));

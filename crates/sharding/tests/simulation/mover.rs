@@ -9,8 +9,8 @@ use crate::runtime::together;
 use crate::shard::{Document, KEYS, Refusal, Shard};
 use bson::{DocBuf, ObjectId, Val, Value, doc};
 use errors::Stop;
-use sharding::follow::{Ask, Follow, Newest, Touched};
-use sharding::moving::{self, EndStep, RangeMove, State, Step, change_of_owner};
+use sharding::follow::{Follow, FollowRequest, Newest, Touched};
+use sharding::moving::{self, EndMoveStep, MoveState, MoveStep, RangeMove, change_of_owner};
 use sharding::split::{cut_chunk, join};
 use sharding::two_phase::Shard as Name;
 use sharding::{Chunk, Fence, PlaceRange, ReplacedChunks, RoutingTable, lock};
@@ -197,7 +197,7 @@ impl Router {
     async fn decided(&self, filter: DocBuf) -> Outcome<Vec<DocBuf>> {
         loop {
             let found = self.read_config("migrations", filter.clone()).await?;
-            let Some(left) = found.iter().find(|left| state(left) == State::Moving) else {
+            let Some(left) = found.iter().find(|left| state(left) == MoveState::Moving) else {
                 return Ok(found);
             };
             let q = moving::undecided(text(left, "_id"), text(left, "by"), turn_of(left));
@@ -217,7 +217,7 @@ impl Router {
     pub async fn end_pending_moves(&self, held: &Held) -> Outcome<()> {
         let own = moving::under_way(&held.name, held.part.as_deref());
         for left in self.decided(own).await? {
-            if state(&left) != State::Moved && turn_of(&left) == held.turn() {
+            if state(&left) != MoveState::Moved && turn_of(&left) == held.turn() {
                 self.take_turn(held).await?;
             }
             self.end_move(Some(held), &held.name, &left).await?;
@@ -254,9 +254,9 @@ impl Router {
         let range = left.get("range").and_then(Val::as_doc).expect("a range");
         let range = PlaceRange::parse(range).expect("a range");
         let mut table = None;
-        for step in moving::ending(state(left) == State::Moved, held.is_some()) {
+        for step in moving::ending(state(left) == MoveState::Moved, held.is_some()) {
             match step {
-                EndStep::Tell => {
+                EndMoveStep::Tell => {
                     let now = self.table_of(ns).await?;
                     for side in &sides {
                         self.teach(&now, side, turn).await?;
@@ -264,12 +264,12 @@ impl Router {
                     self.take_over(ns, Placement::Table(now.clone()));
                     table = Some(now);
                 }
-                EndStep::Lift => {
+                EndMoveStep::Lift => {
                     let by = fence(left);
                     self.try_on(&sides[0], move |s| s.lift(ns, by.clone(), turn))
                         .await?;
                 }
-                EndStep::Clean => {
+                EndMoveStep::Clean => {
                     let owner = table.as_ref().and_then(|t| t.chunk_at(&range.low));
                     if self.history.has(Planted::SourceLeft) && ns != SHARDED {
                         continue;
@@ -444,37 +444,43 @@ impl Router {
         }
     }
 
-    async fn step(&self, step: Step, held: &Held, m: &Move, follow: &mut Follow) -> Outcome<()> {
+    async fn step(
+        &self,
+        step: MoveStep,
+        held: &Held,
+        m: &Move,
+        follow: &mut Follow,
+    ) -> Outcome<()> {
         let (ns, turn) = (m.ns, held.turn());
         let range = m.range.clone();
         match step {
-            Step::TellDonor => self.teach(&m.table, &m.from, Some(turn)).await,
-            Step::TellRecipient => self.teach(&m.table, &m.to, Some(turn)).await,
-            Step::MakeLike => self.on(&m.to, move |s| s.make_like(ns)).await,
-            Step::Expect => {
+            MoveStep::TellDonor => self.teach(&m.table, &m.from, Some(turn)).await,
+            MoveStep::TellRecipient => self.teach(&m.table, &m.to, Some(turn)).await,
+            MoveStep::MakeLike => self.on(&m.to, move |s| s.make_like(ns)).await,
+            MoveStep::Expect => {
                 let nothing = (m.table.key().clone(), m.table.version());
                 let ask = move |s: Rc<Shard>| s.expect(ns, nothing.clone(), range.clone(), turn);
                 self.try_on(&m.to, ask).await
             }
-            Step::Clear => {
+            MoveStep::Clear => {
                 let ask = move |s: Rc<Shard>| s.clean(ns, range.clone(), turn, true);
                 self.try_on(&m.to, ask).await
             }
-            Step::Mark => self.follow(held, m, follow).await,
-            Step::Copy => self.copy(held, m, follow.time()).await,
-            Step::ComeNear => {
+            MoveStep::Mark => self.follow(held, m, follow).await,
+            MoveStep::Copy => self.copy(held, m, follow.time()).await,
+            MoveStep::ComeNear => {
                 follow.come_near(self.sim.clock());
                 self.follow(held, m, follow).await
             }
-            Step::Finish => {
+            MoveStep::Finish => {
                 follow.finish(self.sim.clock());
                 self.follow(held, m, follow).await?;
                 self.copy_outcomes(m).await?;
                 self.pass_time(m).await
             }
-            Step::CopyOutcomes => self.copy_outcomes(m).await,
-            Step::Fence if self.history.has(Planted::FenceSkipped) => Ok(()),
-            Step::Fence => {
+            MoveStep::CopyOutcomes => self.copy_outcomes(m).await,
+            MoveStep::Fence if self.history.has(Planted::FenceSkipped) => Ok(()),
+            MoveStep::Fence => {
                 let fence = Fence {
                     by: held.fence(),
                     range,
@@ -483,7 +489,7 @@ impl Router {
                 self.try_on(&m.from, move |s| s.raise(ns, fence.clone(), turn))
                     .await
             }
-            Step::ChangeOwner => self.change_owner(held, m).await,
+            MoveStep::ChangeOwner => self.change_owner(held, m).await,
         }
     }
 
@@ -542,14 +548,14 @@ impl Router {
     async fn follow(&self, held: &Held, m: &Move, follow: &mut Follow) -> Outcome<()> {
         while let Some(ask) = follow.ask() {
             match ask {
-                Ask::Changes(after) => {
+                FollowRequest::Changes(after) => {
                     let (ns, range) = (m.ns, m.range.clone());
                     let ask = move |s: Rc<Shard>| s.changes(ns, after, range.clone());
                     let changes = self.try_on(&m.from, ask).await?;
                     let heard = follow.heard(changes, self.sim.clock());
                     heard.map_err(failed)?;
                 }
-                Ask::Renew(touched) => {
+                FollowRequest::Renew(touched) => {
                     self.renew(held, m, follow.time(), &touched).await?;
                     follow.put(Vec::new(), self.sim.clock()).map_err(failed)?;
                 }
@@ -654,8 +660,8 @@ pub fn text<'d>(d: &'d DocBuf, name: &str) -> &'d str {
     d.get(name).and_then(Val::as_str).unwrap_or_default()
 }
 
-pub fn state(left: &DocBuf) -> State {
-    State::parse(text(left, "state"))
+pub fn state(left: &DocBuf) -> MoveState {
+    MoveState::parse(text(left, "state"))
 }
 
 fn replace(held: &Held, replaced: &ReplacedChunks) -> Vec<Write> {

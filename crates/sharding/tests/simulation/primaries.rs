@@ -7,8 +7,8 @@ use crate::names::{DB, Ns, name_of, ns_named};
 use crate::router::{Failure, Outcome, Placement, Router};
 use crate::shard::Refusal;
 use bson::{DocBuf, Value, doc};
-use sharding::moving::State;
-use sharding::moving_primary::{self, EndStep, PrimaryMove, Step};
+use sharding::moving::MoveState;
+use sharding::moving_primary::{self, EndPrimaryMoveStep, PrimaryMove, PrimaryMoveStep};
 use sharding::two_phase::Shard as Name;
 use sharding::{DbVersion, RoutingTable};
 use std::rc::Rc;
@@ -55,7 +55,7 @@ impl Router {
     ) -> Outcome<()> {
         while let Some(step) = steps.step() {
             self.stop_at_times().await;
-            if matches!(step, Step::Look | Step::LookAgain) {
+            if matches!(step, PrimaryMoveStep::Look | PrimaryMoveStep::LookAgain) {
                 steps.found(self.untracked(&leaving.from).await?);
             }
             self.primary_step(step, held, leaving).await?;
@@ -64,11 +64,18 @@ impl Router {
         Ok(())
     }
 
-    async fn primary_step(self: &Rc<Router>, step: Step, held: &Held, l: &Leaving) -> Outcome<()> {
+    async fn primary_step(
+        self: &Rc<Router>,
+        step: PrimaryMoveStep,
+        held: &Held,
+        l: &Leaving,
+    ) -> Outcome<()> {
         match step {
-            Step::Look | Step::LookAgain => Ok(()),
-            Step::MoveCollection(name) => self.move_untracked(held, ns_named(&name), l).await,
-            Step::MakeTracked => {
+            PrimaryMoveStep::Look | PrimaryMoveStep::LookAgain => Ok(()),
+            PrimaryMoveStep::MoveCollection(name) => {
+                self.move_untracked(held, ns_named(&name), l).await
+            }
+            PrimaryMoveStep::MakeTracked => {
                 for ns in self.on(&l.from, |s| s.list()).await? {
                     if self.read_table(ns, None).await?.is_some() {
                         self.on(&l.to, move |s| s.make_like(ns)).await?;
@@ -76,21 +83,21 @@ impl Router {
                 }
                 Ok(())
             }
-            Step::WriteDown => {
+            PrimaryMoveStep::WriteDown => {
                 let fields = doc! {
                     "from": &*l.from, "to": &*l.to, "version": l.version.to_doc(),
                 };
                 self.begin(held, "home", &fields).await
             }
-            Step::Fence if self.history.has(Planted::DatabaseFenceSkipped) => Ok(()),
-            Step::Fence => {
+            PrimaryMoveStep::Fence if self.history.has(Planted::DatabaseFenceSkipped) => Ok(()),
+            PrimaryMoveStep::Fence => {
                 let (version, by, turn) = (l.version, held.fence(), held.turn());
                 self.try_on(&l.from, move |s| {
                     s.raise_database_fence(version, by.clone(), turn)
                 })
                 .await
             }
-            Step::MakeViews => {
+            PrimaryMoveStep::MakeViews => {
                 let turn = held.turn();
                 self.teach_database_primary(&l.from, l.version, &l.to, Some(turn))
                     .await?;
@@ -102,13 +109,13 @@ impl Router {
                 self.try_on(&l.to, move |s| s.make_views(views.clone(), turn))
                     .await
             }
-            Step::ChangePrimary => {
+            PrimaryMoveStep::ChangePrimary => {
                 let q = doc! {"_id": DB, "primary": &*l.from};
                 let set = doc! {"primary": &*l.to, "version": l.version.next().to_doc()};
                 let update = Write::Update("databases", q, doc! {"$set": set});
                 self.change(held, vec![update, self.decides(held)]).await
             }
-            Step::TakeBack => {
+            PrimaryMoveStep::TakeBack => {
                 self.history.count("collections that came to be");
                 self.end_pending_moves(held).await
             }
@@ -227,21 +234,21 @@ impl Router {
         let turn = held.map(Held::turn);
         let sides = [text(left, "from").to_string(), text(left, "to").to_string()];
         let (primary, version) = self.read_database_primary().await?;
-        for step in moving_primary::ending(state(left) == State::Moved, held.is_some()) {
+        for step in moving_primary::ending(state(left) == MoveState::Moved, held.is_some()) {
             for side in &sides {
                 match step {
-                    EndStep::Tell => {
+                    EndPrimaryMoveStep::Tell => {
                         self.teach_database_primary(&primary, version, side, turn)
                             .await?
                     }
-                    EndStep::Lift => {
+                    EndPrimaryMoveStep::Lift => {
                         let by = fence(left);
                         self.try_on(side, move |s| s.lift_database_fence(by.clone(), turn))
                             .await?;
                     }
-                    EndStep::ForgetViews if **side == *primary => {}
-                    EndStep::ForgetViews if self.history.has(Planted::OldViewsKept) => {}
-                    EndStep::ForgetViews => {
+                    EndPrimaryMoveStep::ForgetViews if **side == *primary => {}
+                    EndPrimaryMoveStep::ForgetViews if self.history.has(Planted::OldViewsKept) => {}
+                    EndPrimaryMoveStep::ForgetViews => {
                         let turn = turn.unwrap_or(0);
                         self.try_on(side, move |s| s.forget_views(turn)).await?;
                     }

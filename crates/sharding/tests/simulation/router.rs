@@ -9,7 +9,7 @@ use crate::transactions::Txn;
 use bson::{DocBuf, Val, doc};
 use sharding::agreement::{Agreement, Next, StaleSide, learns};
 use sharding::snapshot::Pinning;
-use sharding::two_phase::{Answer, Coordinator, Shard as Name, Verdict};
+use sharding::two_phase::{CommitAnswer, Coordinator, Shard as Name, Verdict};
 use sharding::{
     Chunk, CollectionEntry, DatabasePrimary, DbVersion, Ownership, RoutingTable, Version,
 };
@@ -511,7 +511,7 @@ impl Router {
             answer
         };
         match self.on(shard, ask).await? {
-            Answer::Yes => Ok(Verdict::Committed),
+            CommitAnswer::Yes => Ok(Verdict::Committed),
             _ => Ok(Verdict::Aborted),
         }
     }
@@ -529,16 +529,18 @@ impl Router {
             }
             let asks = steps.asks().into_iter().map(|(name, ask)| {
                 let (this, recovery) = (self.clone(), recovery.clone());
-                let one: Boxed<Answer> = Box::pin(async move {
+                let one: Boxed<CommitAnswer> = Box::pin(async move {
                     let time = this.time();
                     let ask =
                         move |s: Rc<Shard>| s.hear_ask(txn, time, recovery.clone(), ask.clone());
-                    this.on_again(&name, ask).await.unwrap_or(Answer::Lost)
+                    this.on_again(&name, ask)
+                        .await
+                        .unwrap_or(CommitAnswer::Lost)
                 });
                 one
             });
             let answers = together(&self.sim, asks.collect()).await;
-            if answers.contains(&Answer::Lost) {
+            if answers.contains(&CommitAnswer::Lost) {
                 self.sim.sleep(50).await;
             }
             steps.heard(&answers);

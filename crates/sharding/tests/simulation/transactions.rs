@@ -9,7 +9,7 @@ use crate::runtime::Sim;
 use crate::shard::{Behind, Change, Document, Door, Gate, Record, Refusal, Reply, Shard, Stored};
 use sharding::snapshot_history::{Exclusive, Kept, SnapshotHistory, State as Pinned};
 use sharding::two_phase::part::{self, Known, Phase};
-use sharding::two_phase::{Answer, Ask, Shard as Name};
+use sharding::two_phase::{CommitAnswer, CommitRequest, Shard as Name};
 use sharding::{UnderWay, Version, snapshot};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -208,22 +208,22 @@ impl Shard {
         txn: Txn,
         time: u64,
         recovery: Name,
-        ask: Ask,
-    ) -> Answer {
-        let decides = matches!(ask, Ask::Decide(_));
+        ask: CommitRequest,
+    ) -> CommitAnswer {
+        let decides = matches!(ask, CommitRequest::Decide(_));
         if !(decides && self.history.has(Planted::DecisionEarly)) {
             self.hear(time);
         }
         let (answer, mark) = match ask {
-            Ask::EndRead => (Answer::Yes, None),
-            Ask::Prepare => self.prepare(txn, recovery),
-            Ask::Decide(others) => self.decide(txn, Some(others)),
-            Ask::Outcome => self.outcome(txn),
-            Ask::Commit => self.end(txn, true),
-            Ask::Abort => self.end(txn, false),
-            Ask::Forget => {
+            CommitRequest::EndRead => (CommitAnswer::Yes, None),
+            CommitRequest::Prepare => self.prepare(txn, recovery),
+            CommitRequest::Decide(others) => self.decide(txn, Some(others)),
+            CommitRequest::Outcome => self.outcome(txn),
+            CommitRequest::Commit => self.end(txn, true),
+            CommitRequest::Abort => self.end(txn, false),
+            CommitRequest::Forget => {
                 let mark = self.append(vec![Change::Forget(txn)]);
-                (Answer::Yes, Some(mark))
+                (CommitAnswer::Yes, Some(mark))
             }
         };
         let last = self.set.borrow().last();
@@ -233,29 +233,29 @@ impl Shard {
         answer
     }
 
-    fn prepare(&self, txn: Txn, recovery: Name) -> (Answer, Option<Mark>) {
+    fn prepare(&self, txn: Txn, recovery: Name) -> (CommitAnswer, Option<Mark>) {
         if self.set.borrow().latest.prepared.contains_key(&txn) {
-            return (Answer::Yes, None);
+            return (CommitAnswer::Yes, None);
         }
         let Some(open) = self.memory.borrow_mut().open.remove(&txn) else {
-            return (Answer::No, None);
+            return (CommitAnswer::No, None);
         };
         let writes = open.writes.into_values().collect();
         let prepared = Prepared { recovery, writes };
         (
-            Answer::Yes,
+            CommitAnswer::Yes,
             Some(self.append(vec![Change::Prepare(txn, prepared)])),
         )
     }
 
     /// The commit of the shard that decides, or of the only one that was written to.
-    pub fn decide(&self, txn: Txn, others: Option<Vec<Name>>) -> (Answer, Option<Mark>) {
+    pub fn decide(&self, txn: Txn, others: Option<Vec<Name>>) -> (CommitAnswer, Option<Mark>) {
         let Some(open) = self.memory.borrow_mut().open.remove(&txn) else {
             let set = self.set.borrow();
             let own = set.latest.sessions.get(&txn.0);
             return match own.is_some_and(|r| r.number == txn.1 && r.committed) {
-                true => (Answer::Yes, None),
-                false => (Answer::Lost, None),
+                true => (CommitAnswer::Yes, None),
+                false => (CommitAnswer::Lost, None),
             };
         };
         let mut entry: Vec<Change> = open.writes.into_values().map(Change::Put).collect();
@@ -265,16 +265,16 @@ impl Shard {
         {
             entry.push(Change::Decided(txn, others));
         }
-        (Answer::Yes, Some(self.append(entry)))
+        (CommitAnswer::Yes, Some(self.append(entry)))
     }
 
-    fn end(&self, txn: Txn, commits: bool) -> (Answer, Option<Mark>) {
+    fn end(&self, txn: Txn, commits: bool) -> (CommitAnswer, Option<Mark>) {
         let prepared = self.set.borrow().latest.prepared.get(&txn).cloned();
         let Some(prepared) = prepared else {
             if !commits {
                 self.abort(txn);
             }
-            return (Answer::Yes, None);
+            return (CommitAnswer::Yes, None);
         };
         let mut entry = vec![Change::Unprepare(txn)];
         if commits {
@@ -283,11 +283,11 @@ impl Shard {
                 entry.push(self.committed(txn));
             }
         }
-        (Answer::Yes, Some(self.append(entry)))
+        (CommitAnswer::Yes, Some(self.append(entry)))
     }
 
     /// What became of a transaction that this shard decides.
-    fn outcome(&self, txn: Txn) -> (Answer, Option<Mark>) {
+    fn outcome(&self, txn: Txn) -> (CommitAnswer, Option<Mark>) {
         let (decision, record, prepared) = {
             let latest = &self.set.borrow().latest;
             let record = latest.sessions.get(&txn.0).cloned();
@@ -314,9 +314,9 @@ impl Shard {
             _ => Phase::Open,
         };
         match part::outcome(decision.is_some(), txn.1, newest, phase) {
-            Known::Committed => (Answer::Committed(decision.unwrap_or_default()), None),
-            Known::Aborted | Known::Past => (Answer::Aborted, None),
-            Known::Another => (Answer::Lost, None),
+            Known::Committed => (CommitAnswer::Committed(decision.unwrap_or_default()), None),
+            Known::Aborted | Known::Past => (CommitAnswer::Aborted, None),
+            Known::Another => (CommitAnswer::Lost, None),
             Known::Ends => {
                 self.abort(txn);
                 let record = Record {
@@ -325,7 +325,7 @@ impl Shard {
                     committed: false,
                 };
                 let mark = self.append(vec![Change::Session(txn.0, record)]);
-                (Answer::Aborted, Some(mark))
+                (CommitAnswer::Aborted, Some(mark))
             }
         }
     }

@@ -78,16 +78,16 @@ fn passed(c: &Choices) -> Vec<(f64, f64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::{Choice, Draft};
+    use crate::report::{Draft, QueryChoice};
 
     #[test]
     fn a_page_of_study_k_opens_with_the_distribution() {
         let mut report = Draft::new("study", "K-plans").report;
         let mut c = Choices::default();
-        let choice = |chosen: u64| Choice {
+        let choice = |chosen: u64| QueryChoice {
             chosen,
             best: 95,
-            ..Choice::default()
+            ..QueryChoice::default()
         };
         c.add([95, 95, 195, 995].map(choice).to_vec());
         assert_eq!(reached(&c), [(1.0, 50.0), (2.0, 75.0), (10.0, 100.0)]);

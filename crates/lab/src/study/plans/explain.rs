@@ -1,7 +1,7 @@
 //! A query as a server plans it, by an index that it is told to take, and what both read.
 
-use super::query::Query;
-use super::schema::{Pattern, Schema, document};
+use super::query::RandomQuery;
+use super::schema::{Pattern, RandomCollection, document};
 use crate::connection::Connection;
 use crate::fault::{Fault, Result};
 use crate::reply;
@@ -30,14 +30,14 @@ pub struct Read {
 }
 
 /// One collection on one server.
-pub struct Place<'a> {
+pub struct ServedCollection<'a> {
     pub connection: &'a mut Connection,
     pub db: &'a str,
     pub collection: &'a str,
 }
 
-impl Place<'_> {
-    fn find(&self, q: &Query, way: AccessPath<'_>) -> Writer {
+impl ServedCollection<'_> {
+    fn find(&self, q: &RandomQuery, way: AccessPath<'_>) -> Writer {
         let mut w = Writer::new();
         w.str("find", self.collection)
             .doc("filter", q.condition.filter.as_doc());
@@ -63,7 +63,7 @@ impl Place<'_> {
     }
 
     /// Runs the query under `explain`.
-    pub fn explain(&mut self, q: &Query, way: AccessPath<'_>) -> Result<Read> {
+    pub fn explain(&mut self, q: &RandomQuery, way: AccessPath<'_>) -> Result<Read> {
         let explain = doc! {
             "explain": self.find(q, way).finish(), "verbosity": "executionStats",
         };
@@ -75,7 +75,7 @@ impl Place<'_> {
     }
 
     /// Runs the query; gives the `_id`s in their order.
-    pub fn ids(&mut self, q: &Query, way: AccessPath<'_>) -> Result<Vec<u64>> {
+    pub fn ids(&mut self, q: &RandomQuery, way: AccessPath<'_>) -> Result<Vec<u64>> {
         let mut find = self.find(q, way);
         find.i32("batchSize", BATCH);
         let mut reply = self.connection.command(self.db, find.finish().as_doc())?;
@@ -99,7 +99,11 @@ impl Place<'_> {
     }
 
     /// Inserts documents of these numbers.
-    pub fn insert(&mut self, schema: &Schema, numbers: std::ops::Range<u64>) -> Result<()> {
+    pub fn insert(
+        &mut self,
+        schema: &RandomCollection,
+        numbers: std::ops::Range<u64>,
+    ) -> Result<()> {
         const TOGETHER: u64 = 1000;
         let mut from = numbers.start;
         while from < numbers.end {
@@ -116,7 +120,7 @@ impl Place<'_> {
     }
 
     /// Makes all indexes of the collection, each by itself.
-    pub fn index(&mut self, schema: &Schema) -> Result<()> {
+    pub fn index(&mut self, schema: &RandomCollection) -> Result<()> {
         for key in &schema.indexes {
             let index = doc! {"key": document(key), "name": super::schema::name(key)};
             let make = doc! {"createIndexes": self.collection, "indexes": bson::array![index]};
@@ -215,7 +219,12 @@ impl Stages {
 }
 
 /// Fails unless two runs of a query, each with what it went by, gave what one collection must give to both.
-pub fn same(schema: &Schema, q: &Query, a: (&str, &[u64]), b: (&str, &[u64])) -> Result<()> {
+pub fn same(
+    schema: &RandomCollection,
+    q: &RandomQuery,
+    a: (&str, &[u64]),
+    b: (&str, &[u64]),
+) -> Result<()> {
     let differ = |why: &str| {
         Err(Fault::Check(format!(
             "{why} by {} and by {}: {}",
@@ -245,7 +254,7 @@ fn sorted(ids: &[u64]) -> Vec<u64> {
 }
 
 /// Fails unless a run gave no document twice, and all in the order that was asked for.
-pub fn proper(schema: &Schema, q: &Query, by: &str, ids: &[u64]) -> Result<()> {
+pub fn proper(schema: &RandomCollection, q: &RandomQuery, by: &str, ids: &[u64]) -> Result<()> {
     let wrong = |why: &str| Err(Fault::Check(format!("{why} by {by}: {}", q.text())));
     if sorted(ids).windows(2).any(|w| w[0] == w[1]) {
         return wrong("a document twice");
@@ -270,7 +279,7 @@ pub fn proper(schema: &Schema, q: &Query, by: &str, ids: &[u64]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::study::plans::schema::Kind;
+    use crate::study::plans::schema::ValueSpread;
     use bson::DocBuf;
 
     fn explained(winner: DocBuf, keys: i32, docs: i32) -> DocBuf {
@@ -312,12 +321,13 @@ mod tests {
 
     #[test]
     fn what_must_be_equal_is_compared() {
-        let mut schema = Schema::new(1, 0, 100);
+        let mut schema = RandomCollection::new(1, 0, 100);
         schema.documents = 100;
-        (schema.kinds[0], schema.kinds[1]) = (Kind::Constant, Kind::Unique);
-        let mut q = Query::new(&schema, &mut schema.queries());
+        (schema.kinds[0], schema.kinds[1]) = (ValueSpread::Constant, ValueSpread::Unique);
+        let mut q = RandomQuery::new(&schema, &mut schema.queries());
         (q.sort, q.limit, q.skip) = (Vec::new(), None, 0);
-        let check = |q: &Query, a: &[u64], b: &[u64]| same(&schema, q, ("a", a), ("b", b)).is_ok();
+        let check =
+            |q: &RandomQuery, a: &[u64], b: &[u64]| same(&schema, q, ("a", a), ("b", b)).is_ok();
         assert!(check(&q, &[1, 2], &[2, 1]));
         assert!(!check(&q, &[1, 2], &[1, 3]) && !check(&q, &[1, 2], &[1]));
         // Any two will do.
@@ -327,7 +337,7 @@ mod tests {
         assert!(check(&q, &[1, 2], &[1, 3]));
         q.sort = vec![(1, 1)];
         assert!(check(&q, &[1, 2], &[1, 2]) && !check(&q, &[1, 2], &[1, 3]));
-        let proper = |q: &Query, ids: &[u64]| proper(&schema, q, "a", ids).is_ok();
+        let proper = |q: &RandomQuery, ids: &[u64]| proper(&schema, q, "a", ids).is_ok();
         assert!(proper(&q, &[1, 2, 9]) && !proper(&q, &[2, 1]) && !proper(&q, &[1, 1]));
         q.sort = vec![(0, 1), (1, -1)];
         assert!(proper(&q, &[9, 2, 1]) && !proper(&q, &[1, 2]));

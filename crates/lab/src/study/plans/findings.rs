@@ -1,7 +1,7 @@
 //! What a result says of the plans that were chosen: sentences, and tables for the terminal and the page.
 
 use crate::lang::tr;
-use crate::report::{Choice, Choices, Report, SHARES, times};
+use crate::report::{Choices, QueryChoice, Report, SHARES, times};
 use crate::terms::counted;
 use crate::text;
 
@@ -101,7 +101,7 @@ pub fn rows(r: &Report) -> Vec<Vec<String>> {
 
 /// The worst of all targets for the page, in rows as [`WORST`] heads them.
 pub fn worst(r: &Report) -> Vec<Vec<String>> {
-    let row = |target: &str, c: &Choice| {
+    let row = |target: &str, c: &QueryChoice| {
         vec![
             shown(c.times()),
             target.to_string(),
@@ -147,7 +147,7 @@ mod tests {
 
     fn report() -> Report {
         let mut r = Draft::new("study", "K-plans").report;
-        let choice = |chosen: u64| Choice {
+        let choice = |chosen: u64| QueryChoice {
             chosen,
             best: 95,
             chosen_by: "a_1".into(),
@@ -155,7 +155,7 @@ mod tests {
             query: "{ a: 1 }".into(),
             documents: 1234,
             indexes: vec!["a_1".into(), "b_1".into()],
-            ..Choice::default()
+            ..QueryChoice::default()
         };
         for (target, reads) in [("P 1", [95, 95, 1_995]), ("Q 2", [95, 195, 395])] {
             let mut c = Choices {

@@ -1,7 +1,7 @@
 //! `pando lab study plans`: study K, whether a server takes the index that a good administrator would choose.
 //!
 //! ```text
-//! Schema (documents, indexes, history) ─ Query ─ planned, and by every index that bears on it ─ Choice ─ Choices of a target
+//! RandomCollection (documents, indexes, history) ─ RandomQuery ─ planned, and by every index that bears on it ─ QueryChoice ─ Choices of a target
 //! ```
 //! Each query runs as the server plans it, and with a hint of every index that begins with a field of
 //! its filter or gives the order. Examined entries and documents count, by `explain`: each document as
@@ -22,12 +22,12 @@ use crate::fault::{Fault, Result};
 use crate::fleet::{catch_interrupts, interrupted};
 use crate::output::{Journal, Output, Page};
 use crate::progress::say;
-use crate::report::{Check, Choice, Choices, Draft, TargetInfo};
+use crate::report::{Check, Choices, Draft, QueryChoice, TargetInfo};
 use crate::targets::local::{Means, Started, Up};
 use crate::terms::{count, positive};
-use explain::{AccessPath, Place, Read, proper, same};
-use query::Query;
-use schema::{History, Schema, name};
+use explain::{AccessPath, Read, ServedCollection, proper, same};
+use query::RandomQuery;
+use schema::{History, RandomCollection, name};
 use std::time::{Duration, Instant};
 
 #[derive(clap::Args)]
@@ -142,7 +142,7 @@ impl Args {
         };
         let mut said = Instant::now();
         for number in own(draft)..self.schemas {
-            let schema = Schema::new(self.seed, number, self.docs);
+            let schema = RandomCollection::new(self.seed, number, self.docs);
             if number == 0 || said.elapsed() > SAY_EVERY {
                 said = Instant::now();
                 let of = self.schemas;
@@ -168,16 +168,16 @@ impl Args {
         &self,
         connection: &mut Connection,
         db: &str,
-        schema: &Schema,
-    ) -> Result<Option<Vec<Choice>>> {
+        schema: &RandomCollection,
+    ) -> Result<Option<Vec<QueryChoice>>> {
         connection.drop_collection(db, COLLECTION)?;
         connection.create_indexes(db, COLLECTION, &[])?;
         let mut r = schema.queries();
-        let queries = (1..=self.queries).map(|n| (n, Query::new(schema, &mut r)));
-        let queries: Vec<(u64, Query)> = queries
+        let queries = (1..=self.queries).map(|n| (n, RandomQuery::new(schema, &mut r)));
+        let queries: Vec<(u64, RandomQuery)> = queries
             .filter(|(_, q)| !q.bearing(schema).is_empty() || !q.parts(schema).is_empty())
             .collect();
-        let mut place = Place {
+        let mut place = ServedCollection {
             connection,
             db,
             collection: COLLECTION,
@@ -219,7 +219,11 @@ impl Args {
 }
 
 /// The documents and the indexes, in the order that the schema says.
-fn fill(place: &mut Place<'_>, schema: &Schema, queries: &[(u64, Query)]) -> Result<()> {
+fn fill(
+    place: &mut ServedCollection<'_>,
+    schema: &RandomCollection,
+    queries: &[(u64, RandomQuery)],
+) -> Result<()> {
     let all = schema.documents;
     match schema.history {
         History::IndexesFirst => {
@@ -242,7 +246,11 @@ fn fill(place: &mut Place<'_>, schema: &Schema, queries: &[(u64, Query)]) -> Res
 }
 
 /// One query by all ways.
-fn choice(place: &mut Place<'_>, schema: &Schema, q: &Query) -> Result<Choice> {
+fn choice(
+    place: &mut ServedCollection<'_>,
+    schema: &RandomCollection,
+    q: &RandomQuery,
+) -> Result<QueryChoice> {
     let ids = place.ids(q, AccessPath::Planned)?;
     let chosen = place.explain(q, AccessPath::Planned)?;
     proper(schema, q, &chosen.plan, &ids)?;
@@ -263,7 +271,7 @@ fn choice(place: &mut Place<'_>, schema: &Schema, q: &Query) -> Result<Choice> {
     if let Some(read) = by_branches(place, schema, q)?.filter(|r| r.cost < best.cost) {
         best = read;
     }
-    Ok(Choice {
+    Ok(QueryChoice {
         chosen: chosen.cost,
         chosen_by: chosen.plan,
         best: best.cost,
@@ -271,12 +279,16 @@ fn choice(place: &mut Place<'_>, schema: &Schema, q: &Query) -> Result<Choice> {
         query: q.text(),
         documents: schema.documents,
         indexes: schema.indexes.iter().map(name).collect(),
-        ..Choice::default()
+        ..QueryChoice::default()
     })
 }
 
 /// What an `$or` reads at the most when each branch takes its best index; nothing of other queries.
-fn by_branches(place: &mut Place<'_>, schema: &Schema, q: &Query) -> Result<Option<Read>> {
+fn by_branches(
+    place: &mut ServedCollection<'_>,
+    schema: &RandomCollection,
+    q: &RandomQuery,
+) -> Result<Option<Read>> {
     let mut all: Vec<Read> = Vec::new();
     for part in q.parts(schema) {
         let mut best: Option<Read> = None;

@@ -1,6 +1,8 @@
 //! Random queries of a collection, and which of its indexes bear on each.
 
-use super::schema::{ELEMENTS, FIELDS, Kind, Pattern, Rank, Schema, document, field, one_in, pick};
+use super::schema::{
+    ELEMENTS, FIELDS, Pattern, RandomCollection, Rank, ValueSpread, document, field, one_in, pick,
+};
 use crate::random::Rng;
 use bson::{DocBuf, Value, Writer, doc, shell};
 
@@ -11,7 +13,7 @@ pub struct Condition {
     fields: Vec<usize>,
 }
 
-pub struct Query {
+pub struct RandomQuery {
     pub condition: Condition,
     /// Where it is an `$or` and nothing else: each branch, which an index of its own can serve.
     branches: Vec<Condition>,
@@ -28,7 +30,7 @@ pub struct Bearing<'a> {
 }
 
 impl Condition {
-    fn test(schema: &Schema, r: &mut Rng) -> Condition {
+    fn test(schema: &RandomCollection, r: &mut Rng) -> Condition {
         let at = field(r);
         let v = schema.value(r, at);
         let test = match r.below(10) {
@@ -42,11 +44,11 @@ impl Condition {
                 }
                 doc! {"$in": all.finish_array()}.into()
             }
-            4 if schema.kinds[at] == Kind::Array => {
+            4 if schema.kinds[at] == ValueSpread::Array => {
                 let below = r.below(ELEMENTS) as i64;
                 doc! {"$elemMatch": doc! {"$gte": v, "$lt": below}}.into()
             }
-            4 if schema.kinds[at] == Kind::Text => {
+            4 if schema.kinds[at] == ValueSpread::Text => {
                 let begins = v.as_val().as_str().and_then(|t| t.get(..2));
                 doc! {"$regex": format!("^{}", begins.unwrap_or("a"))}.into()
             }
@@ -62,7 +64,7 @@ impl Condition {
     }
 
     /// One to three tests.
-    fn tests(schema: &Schema, r: &mut Rng) -> Condition {
+    fn tests(schema: &RandomCollection, r: &mut Rng) -> Condition {
         let all = (0..1 + r.below(3)).map(|_| Condition::test(schema, r));
         Condition::all_of(all.collect())
     }
@@ -102,8 +104,8 @@ fn listed(all: &[Condition]) -> Value {
     w.finish_array()
 }
 
-impl Query {
-    pub fn new(schema: &Schema, r: &mut Rng) -> Query {
+impl RandomQuery {
+    pub fn new(schema: &RandomCollection, r: &mut Rng) -> RandomQuery {
         let mut condition = Condition::tests(schema, r);
         let mut branches = Vec::new();
         if one_in(r, 8) {
@@ -126,7 +128,7 @@ impl Query {
             0 | 1 => order(schema, r),
             _ => Pattern::new(),
         };
-        Query {
+        RandomQuery {
             condition,
             branches,
             sort,
@@ -136,19 +138,19 @@ impl Query {
     }
 
     /// The indexes that begin with a field of the condition, and those that begin with that of the order.
-    pub fn bearing<'a>(&self, schema: &'a Schema) -> Vec<Bearing<'a>> {
+    pub fn bearing<'a>(&self, schema: &'a RandomCollection) -> Vec<Bearing<'a>> {
         let ordered = self.sort.first().map(|(f, _)| *f);
         bearing(schema, &self.condition.fields, ordered)
     }
 
     /// Each branch of an `$or` as a query of its own, where all of them are read and an index bears on each.
-    pub fn parts(&self, schema: &Schema) -> Vec<Query> {
+    pub fn parts(&self, schema: &RandomCollection) -> Vec<RandomQuery> {
         let cut = self.limit.is_some() || self.skip > 0;
         let served = |c: &Condition| !bearing(schema, &c.fields, None).is_empty();
         if cut || !self.branches.iter().all(served) {
             return Vec::new();
         }
-        let whole = |c: &Condition| Query {
+        let whole = |c: &Condition| RandomQuery {
             condition: c.clone(),
             branches: Vec::new(),
             sort: Pattern::new(),
@@ -177,7 +179,7 @@ impl Query {
     }
 
     /// Where a document stands in the order.
-    pub fn ranks(&self, schema: &Schema, id: u64) -> Vec<Rank> {
+    pub fn ranks(&self, schema: &RandomCollection, id: u64) -> Vec<Rank> {
         let row = schema.row(id);
         let rank = |(f, direction): &(usize, i32)| row[*f].rank(*direction);
         self.sort.iter().map(rank).collect()
@@ -205,7 +207,11 @@ fn brief(filter: &str) -> String {
     out
 }
 
-fn bearing<'a>(schema: &'a Schema, fields: &[usize], ordered: Option<usize>) -> Vec<Bearing<'a>> {
+fn bearing<'a>(
+    schema: &'a RandomCollection,
+    fields: &[usize],
+    ordered: Option<usize>,
+) -> Vec<Bearing<'a>> {
     let told = |index: &'a Pattern| {
         let first = index.first()?.0;
         let narrows = fields.contains(&first);
@@ -215,7 +221,7 @@ fn bearing<'a>(schema: &'a Schema, fields: &[usize], ordered: Option<usize>) -> 
 }
 
 /// One field, sometimes two, of which at most one holds arrays.
-fn order(schema: &Schema, r: &mut Rng) -> Pattern {
+fn order(schema: &RandomCollection, r: &mut Rng) -> Pattern {
     let mut by = vec![(field(r), pick(r, &[1, -1]))];
     let (first, second) = (by[0].0, field(r));
     let arrays = schema.is_array(first) && schema.is_array(second);
@@ -229,12 +235,12 @@ fn order(schema: &Schema, r: &mut Rng) -> Pattern {
 mod tests {
     use super::*;
 
-    fn many() -> Vec<(Schema, Query)> {
+    fn many() -> Vec<(RandomCollection, RandomQuery)> {
         (0..40)
             .flat_map(|n| {
-                let schema = || Schema::new(1, n, 2000);
+                let schema = || RandomCollection::new(1, n, 2000);
                 let mut r = schema().queries();
-                let queries = (0..50).map(|_| Query::new(&schema(), &mut r));
+                let queries = (0..50).map(|_| RandomQuery::new(&schema(), &mut r));
                 queries.map(|q| (schema(), q)).collect::<Vec<_>>()
             })
             .collect()
@@ -242,7 +248,7 @@ mod tests {
 
     #[test]
     fn queries_have_all_forms() {
-        let all: Vec<Query> = many().into_iter().map(|(_, q)| q).collect();
+        let all: Vec<RandomQuery> = many().into_iter().map(|(_, q)| q).collect();
         let texts: Vec<String> = all.iter().map(|q| q.text()).collect();
         for word in [
             "$gte",
@@ -276,13 +282,13 @@ mod tests {
 
     #[test]
     fn the_indexes_that_bear_on_a_query_begin_with_one_of_its_fields() {
-        let mut schema = Schema::new(1, 0, 100);
+        let mut schema = RandomCollection::new(1, 0, 100);
         schema.indexes = vec![vec![(0, 1), (1, 1)], vec![(1, -1)], vec![(2, 1), (0, 1)]];
         let condition = |fields: &[usize]| Condition {
             filter: doc! {},
             fields: fields.to_vec(),
         };
-        let mut q = Query {
+        let mut q = RandomQuery {
             condition: condition(&[0, 3]),
             branches: Vec::new(),
             sort: vec![(1, 1), (2, 1)],

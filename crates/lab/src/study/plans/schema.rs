@@ -14,7 +14,7 @@ pub const ELEMENTS: u64 = 60;
 
 /// How the values of a field are spread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ValueSpread {
     Constant,
     Few,
     Skewed,
@@ -28,16 +28,16 @@ pub enum Kind {
     Text,
 }
 
-const KINDS: [Kind; 9] = [
-    Kind::Constant,
-    Kind::Few,
-    Kind::Skewed,
-    Kind::Uniform,
-    Kind::Unique,
-    Kind::Correlated,
-    Kind::Array,
-    Kind::Holes,
-    Kind::Text,
+const KINDS: [ValueSpread; 9] = [
+    ValueSpread::Constant,
+    ValueSpread::Few,
+    ValueSpread::Skewed,
+    ValueSpread::Uniform,
+    ValueSpread::Unique,
+    ValueSpread::Correlated,
+    ValueSpread::Array,
+    ValueSpread::Holes,
+    ValueSpread::Text,
 ];
 
 /// A field's value in one document.
@@ -126,10 +126,10 @@ pub enum History {
 }
 
 /// One random collection.
-pub struct Schema {
+pub struct RandomCollection {
     seed: u64,
     pub documents: u64,
-    pub kinds: [Kind; FIELDS.len()],
+    pub kinds: [ValueSpread; FIELDS.len()],
     pub indexes: Vec<Pattern>,
     pub history: History,
 }
@@ -146,14 +146,14 @@ pub fn field(r: &mut Rng) -> usize {
     r.below(FIELDS.len() as u64) as usize
 }
 
-impl Schema {
+impl RandomCollection {
     /// The collection of this number, of at most so many documents.
-    pub fn new(seed: u64, number: u64, most: u64) -> Schema {
+    pub fn new(seed: u64, number: u64, most: u64) -> RandomCollection {
         let seed = mix(mix(seed) ^ number);
         let mut r = Rng::new(seed);
         let span = (most as f64 / FEWEST).max(1.0);
         let kinds = std::array::from_fn(|_| pick(&mut r, &KINDS));
-        let mut schema = Schema {
+        let mut schema = RandomCollection {
             seed,
             documents: (FEWEST * span.powf(r.unit())) as u64,
             kinds,
@@ -183,7 +183,7 @@ impl Schema {
     }
 
     pub fn is_array(&self, field: usize) -> bool {
-        self.kinds[field] == Kind::Array
+        self.kinds[field] == ValueSpread::Array
     }
 
     /// One to three fields, of which at most one holds arrays.
@@ -207,23 +207,25 @@ impl Schema {
         let mut before = number;
         self.kinds.map(|kind| {
             let drawn = match kind {
-                Kind::Constant => 7,
-                Kind::Few | Kind::Holes => r.below(5),
-                Kind::Skewed => (r.unit().powi(6) * 100.0) as u64,
-                Kind::Uniform | Kind::Text => r.below((self.documents / 8).max(2)),
-                Kind::Unique => number,
-                Kind::Correlated => before / 3 + r.below(2),
-                Kind::Array => r.below(ELEMENTS),
+                ValueSpread::Constant => 7,
+                ValueSpread::Few | ValueSpread::Holes => r.below(5),
+                ValueSpread::Skewed => (r.unit().powi(6) * 100.0) as u64,
+                ValueSpread::Uniform | ValueSpread::Text => r.below((self.documents / 8).max(2)),
+                ValueSpread::Unique => number,
+                ValueSpread::Correlated => before / 3 + r.below(2),
+                ValueSpread::Array => r.below(ELEMENTS),
             };
             before = drawn;
             match kind {
-                Kind::Array => {
+                ValueSpread::Array => {
                     let elements = (0..r.below(4)).map(|_| r.below(ELEMENTS) as i64);
                     Datum::List(elements.collect())
                 }
-                Kind::Holes if one_in(&mut r, 4) => Datum::Missing,
-                Kind::Holes if one_in(&mut r, 3) => Datum::Null,
-                Kind::Text => Datum::Text(format!("{:04x}", drawn.wrapping_mul(40503) & 0xffff)),
+                ValueSpread::Holes if one_in(&mut r, 4) => Datum::Missing,
+                ValueSpread::Holes if one_in(&mut r, 3) => Datum::Null,
+                ValueSpread::Text => {
+                    Datum::Text(format!("{:04x}", drawn.wrapping_mul(40503) & 0xffff))
+                }
                 _ => Datum::Number(drawn as i64),
             }
         })
@@ -256,7 +258,7 @@ mod tests {
     #[test]
     fn a_seed_gives_the_same_collection_and_another_number_another() {
         let told = |seed, number| {
-            let s = Schema::new(seed, number, 5000);
+            let s = RandomCollection::new(seed, number, 5000);
             let documents: Vec<DocBuf> = (0..20).map(|i| s.document(i)).collect();
             (s.documents, s.indexes, s.history, documents)
         };
@@ -266,7 +268,9 @@ mod tests {
 
     #[test]
     fn collections_have_all_kinds_histories_and_numbers_of_indexes() {
-        let all: Vec<Schema> = (0..300).map(|n| Schema::new(1, n, 20_000)).collect();
+        let all: Vec<RandomCollection> = (0..300)
+            .map(|n| RandomCollection::new(1, n, 20_000))
+            .collect();
         for kind in KINDS {
             assert!(all.iter().any(|s| s.kinds.contains(&kind)), "{kind:?}");
         }
@@ -289,22 +293,22 @@ mod tests {
             }
         }
         assert!(all.iter().any(|s| s.documents < 200) && all.iter().any(|s| s.documents > 10_000));
-        assert_eq!(Schema::new(1, 0, 100).documents, 100);
+        assert_eq!(RandomCollection::new(1, 0, 100).documents, 100);
     }
 
     #[test]
     fn documents_are_of_their_kinds() {
-        let mut s = Schema::new(1, 0, 1000);
+        let mut s = RandomCollection::new(1, 0, 1000);
         s.documents = 1000;
         s.kinds = [
-            Kind::Constant,
-            Kind::Few,
-            Kind::Correlated,
-            Kind::Unique,
-            Kind::Array,
-            Kind::Holes,
-            Kind::Text,
-            Kind::Uniform,
+            ValueSpread::Constant,
+            ValueSpread::Few,
+            ValueSpread::Correlated,
+            ValueSpread::Unique,
+            ValueSpread::Array,
+            ValueSpread::Holes,
+            ValueSpread::Text,
+            ValueSpread::Uniform,
         ];
         let rows: Vec<_> = (0..1000).map(|n| s.row(n)).collect();
         let distinct = |field: usize| {
