@@ -2,9 +2,14 @@
 //!
 //! ```text
 //! none, scalar   a byte for each dimension: the number is the byte times the code's scale
-//! binary         a bit for each dimension: the number is the scale, or less than nothing by as much
+//! binary         a bit for each dimension of the turned vector: the number is the scale, or less than nothing by as much
 //! ```
 //! A slot's row is its scale, the square of its length, and its code, side by side: to compare it is one place of memory.
+//!
+//! Before it becomes bits a vector is turned, as all others are, so that no dimension tells much more of it than another.
+//! The scale is such that the product of a vector and its own code is the square of its length.
+//!
+//! Source: Gao and Long, "RaBitQ".
 //!
 //! The greatest number of a vector is 127 steps of its scale, so no two vectors depend on each other, and none on what
 //! came before it. A vector that is compared by its angle has the length 1 before.
@@ -15,14 +20,12 @@ use crate::vector_definition::{Quantization, Similarity, VectorField};
 /// The bytes of a row before its code.
 const VALUE_BYTES: usize = 8;
 
-/// The bytes that a processor reads of memory at once.
-const LINE_BYTES: usize = 64;
-
 /// The codes of the first slots.
 pub(crate) struct Codes {
     binary: bool,
     similarity: Similarity,
-    dimensions: usize,
+    /// What the product of two vectors of length 1 is about, by how many bits of their codes differ.
+    by_bits: Vec<f32>,
     /// Row by row.
     rows: Vec<u8>,
     /// The bytes of a row.
@@ -84,10 +87,16 @@ pub(crate) fn grow<T>(buffer: &mut Vec<T>, more: usize) {
 
 impl Codes {
     pub fn new(field: &VectorField) -> Codes {
+        let binary = field.quantization == Quantization::Binary;
+        let bits = field.dimensions as f32;
+        let cosine = |differ: usize| (std::f32::consts::PI * differ as f32 / bits).cos();
         Codes {
-            binary: field.quantization == Quantization::Binary,
+            binary,
             similarity: field.similarity,
-            dimensions: field.dimensions,
+            by_bits: match binary {
+                true => (0..=field.dimensions).map(cosine).collect(),
+                false => Vec::new(),
+            },
             rows: Vec::new(),
             row: Codes::slot_bytes(field),
         }
@@ -115,10 +124,15 @@ impl Codes {
         self.rows.extend_from_slice(&code);
     }
 
+    /// Forgets those behind the first `slots`.
+    pub fn truncate(&mut self, slots: usize) {
+        self.rows.truncate(slots * self.row);
+    }
+
     fn code(&self, vector: &[f32]) -> (Vec<u8>, Value) {
         let unit = unit(self.similarity, vector);
         if self.binary {
-            return bits(vector, unit);
+            return bits(&turned(vector, unit));
         }
         let greatest = vector.iter().fold(0f32, |m, n| m.max(n.abs())) * unit;
         let scale = (greatest / 127.0).max(f32::MIN_POSITIVE);
@@ -141,13 +155,12 @@ impl Codes {
                 by_product,
             };
         }
-        let unit = unit(self.similarity, vector);
+        let vector = turned(vector, unit(self.similarity, vector));
         let mut table = Vec::with_capacity(vector.len().div_ceil(8) * 256);
-        let mut square = 0f32;
+        let square = vector.iter().map(|n| n * n).sum();
         for eight in vector.chunks(8) {
             let first = table.len();
-            let all: f32 = eight.iter().map(|n| n * unit).sum();
-            square += eight.iter().map(|n| n * n * unit * unit).sum::<f32>();
+            let all: f32 = eight.iter().sum();
             table.push(-all);
             for byte in 1..256usize {
                 // Without its lowest bit it is known already.
@@ -156,7 +169,7 @@ impl Codes {
                     .get(first + (byte & (byte - 1)))
                     .copied()
                     .unwrap_or(0.0);
-                let number = eight.get(low).map_or(0.0, |n| n * unit);
+                let number = eight.get(low).copied().unwrap_or(0.0);
                 table.push(known + 2.0 * number);
             }
         }
@@ -195,14 +208,9 @@ impl Codes {
     /// How far slots are from a probe, in their order. Their rows lie far apart: memory is asked for all of them before
     /// the first is compared, so that they come side by side.
     pub fn distances(&self, probe: &Probe, slots: &[u32], out: &mut Distances) {
-        let mut touched = 0u8;
         for slot in slots {
-            let row = self.pieces().piece(*slot).iter();
-            touched = row
-                .step_by(LINE_BYTES)
-                .fold(touched, |sum, byte| sum ^ byte);
+            products::ask_for(self.pieces().piece(*slot));
         }
-        std::hint::black_box(touched);
         out.found.clear();
         if self.binary {
             let each = slots.iter().map(|slot| self.distance(probe, *slot));
@@ -228,17 +236,13 @@ impl Codes {
     pub fn between(&self, a: u32, b: u32) -> f32 {
         let ((code_a, value_a), (code_b, value_b)) = (self.at(a), self.at(b));
         let product = match self.binary {
-            false => products::bytes(code_a, code_b) as f32,
+            false => products::bytes(code_a, code_b) as f32 * value_a.scale * value_b.scale,
             true => {
-                let differ: u32 = code_a
-                    .iter()
-                    .zip(code_b)
-                    .map(|(a, b)| (a ^ b).count_ones())
-                    .sum();
-                self.dimensions as f32 - 2.0 * differ as f32
+                let differ = products::differing_bits(code_a, code_b) as usize;
+                let of_unit = self.by_bits.get(differ).copied().unwrap_or(-1.0);
+                of_unit * (value_a.square * value_b.square).sqrt()
             }
         };
-        let product = product * value_a.scale * value_b.scale;
         value_a.square + value_b.square - 2.0 * product
     }
 }
@@ -269,16 +273,83 @@ fn unit(similarity: Similarity, vector: &[f32]) -> f32 {
     }
 }
 
-fn bits(vector: &[f32], unit: f32) -> (Vec<u8>, Value) {
+/// The bits of a turned vector.
+fn bits(vector: &[f32]) -> (Vec<u8>, Value) {
     let byte = |eight: &[f32]| {
         let bits = eight.iter().enumerate();
         bits.fold(0u8, |byte, (i, n)| byte | u8::from(*n > 0.0) << i)
     };
-    let n = vector.len().max(1) as f32;
-    let scale = vector.iter().map(|n| n.abs() * unit).sum::<f32>() / n;
-    let value = Value {
-        scale,
-        square: scale * scale * n,
-    };
+    let square: f32 = vector.iter().map(|n| n * n).sum();
+    let sum: f32 = vector.iter().map(|n| n.abs()).sum();
+    let scale = square / sum.max(f32::MIN_POSITIVE);
+    let value = Value { scale, square };
     (vector.chunks(8).map(byte).collect(), value)
+}
+
+/// A vector, `unit` times as long, in another system of dimensions: each of these has a part of each of the vector's.
+/// Lengths and distances stay.
+fn turned(vector: &[f32], unit: f32) -> Vec<f32> {
+    let mut out: Vec<f32> = vector.iter().map(|n| n * unit).collect();
+    let count = out.len();
+    // The greatest power of two is turned at once: the first dimensions, then the last ones.
+    let part = match count {
+        0 => return out,
+        _ => 1usize << count.ilog2(),
+    };
+    for turn in 0..2 {
+        for from in [0, count - part] {
+            if let Some(some) = out.get_mut(from..from + part) {
+                turn_part(some, turn * 2 + u64::from(from > 0));
+            }
+        }
+    }
+    out
+}
+
+/// Some signs are changed, always the same ones, and then each number becomes the sum of all with signs of their own
+/// (the transform of Hadamard and Walsh).
+fn turn_part(some: &mut [f32], turn: u64) {
+    let length = some.len();
+    let by = 1.0 / (length as f32).sqrt();
+    for (n, number) in (1u64..).zip(some.iter_mut()) {
+        let mixed = (n + (turn << 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mixed = (mixed ^ (mixed >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
+        *number *= if mixed >> 63 == 1 { -by } else { by };
+    }
+    let mut half = 1;
+    while half < length {
+        for pair in some.chunks_exact_mut(half * 2) {
+            let (low, high) = pair.split_at_mut(half);
+            for (a, b) in low.iter_mut().zip(high) {
+                (*a, *b) = (*a + *b, *a - *b);
+            }
+        }
+        half *= 2;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_turned_vector_is_as_long_and_has_no_great_numbers() {
+        for count in [1usize, 2, 3, 64, 100, 256, 1536] {
+            let one = |at: usize| {
+                let mut vector = vec![0f32; count];
+                vector[at] = 2.0;
+                turned(&vector, 1.0)
+            };
+            let (first, last) = (one(0), one(count - 1));
+            let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
+            assert!((dot(&first, &first) - 4.0).abs() < 1e-3, "{count}");
+            let between = if count == 1 { 4.0 } else { 0.0 };
+            assert!((dot(&first, &last) - between).abs() < 1e-3, "{count}");
+            if count >= 64 {
+                assert!(first.iter().all(|n| n.abs() < 1.0), "{count}");
+            }
+            let (_, value) = bits(&first);
+            assert!((value.square - 4.0).abs() < 1e-3, "{count}");
+        }
+    }
 }

@@ -2,6 +2,7 @@
 //!
 //! Source: MongoDB's manual, "facet (Collector)".
 
+use crate::compiler::Compiler;
 use crate::fields::Fields;
 use crate::files::Snapshot;
 use crate::find::each_match;
@@ -9,7 +10,7 @@ use crate::hits::key_of;
 use crate::operator::Clause;
 use crate::problem::wrong;
 use crate::room::Room;
-use crate::set::TermRange;
+use crate::set::{SetQuery, TermRange};
 use crate::terms::{date_bytes, kind, number_bytes, value_prefix};
 use bson::{Value, Writer, tag};
 use errors::Result;
@@ -139,28 +140,39 @@ pub(crate) fn matching(
     room: &mut Room<'_>,
     mut shown: Option<&mut dyn FnMut(&[u8]) -> Result<bool>>,
 ) -> Result<HashMap<SegmentId, BitSet>> {
+    let query = Compiler::new(snapshot, room).top(asked.0, asked.1)?;
+    if shown.is_none()
+        && let Some(known) = query.downcast_ref::<SetQuery>()
+    {
+        return known.alive(snapshot, room);
+    }
     let mut matching: HashMap<SegmentId, BitSet> = HashMap::new();
-    each_match(snapshot, asked, room, |reader, segment, docs, room| {
-        if !matching.contains_key(&reader.segment_id()) {
-            room.take_set(reader.max_doc() as usize / 8 + 64)?;
-        }
-        let set = matching
-            .entry(reader.segment_id())
-            .or_insert_with(|| BitSet::with_max_value(reader.max_doc()));
-        for doc in docs {
-            let counts = match &mut shown {
-                None => true,
-                Some(shown) => {
-                    step()?;
-                    shown(&key_of(snapshot, DocAddress::new(segment, *doc))?)?
-                }
-            };
-            if counts {
-                set.insert(*doc);
+    each_match(
+        snapshot,
+        query.as_ref(),
+        room,
+        |reader, segment, docs, room| {
+            if !matching.contains_key(&reader.segment_id()) {
+                room.take_set(reader.max_doc() as usize / 8 + 64)?;
             }
-        }
-        Ok(())
-    })?;
+            let set = matching
+                .entry(reader.segment_id())
+                .or_insert_with(|| BitSet::with_max_value(reader.max_doc()));
+            for doc in docs {
+                let counts = match &mut shown {
+                    None => true,
+                    Some(shown) => {
+                        step()?;
+                        shown(&key_of(snapshot, DocAddress::new(segment, *doc))?)?
+                    }
+                };
+                if counts {
+                    set.insert(*doc);
+                }
+            }
+            Ok(())
+        },
+    )?;
     Ok(matching)
 }
 

@@ -7,11 +7,13 @@
 //!
 //! Invariants:
 //! - A graph has slots of commits only, so the file never has vectors that a kill has undone.
-//! - A search waits for one slot to be put in at the most.
+//! - A search waits for links to be written at the most, not for them to be found.
+//! - The same vectors make the same graph, however many threads help.
 
 use crate::definition::OrProblem;
-use crate::graph::Graph;
+use crate::graph::{Bounds, Graph, List, Near, SlotSet, Walked};
 use crate::near::PLACE_BYTES;
+use crate::side_by_side::Helpers;
 use crate::slots::SlotReader;
 use crate::vector_definition::VectorField;
 use encryption::{DataFile, DataFiles};
@@ -93,35 +95,38 @@ impl FieldGraph {
         self.bytes_of(self.graph.read().len())
     }
 
+    /// Walks to the slots that are nearest to a query. `wanted`: whether one is; where few are, `among` has them.
     pub fn walk(
         &self,
         query: &[f32],
-        bounds: (usize, usize),
-        wanted: impl FnMut(u32) -> bool,
+        bounds: Bounds,
+        (wanted, among): (impl FnMut(u32) -> bool, Option<&SlotSet>),
     ) -> Result<Walk> {
         let graph = self.graph.read();
-        let walked = graph.walk(&graph.probe(query), bounds, wanted)?;
-        let near = walked.found;
+        let probe = graph.probe(query);
+        let Walked {
+            found, compared, ..
+        } = match among {
+            None => graph.walk(&probe, bounds, wanted)?,
+            Some(among) => graph.walk_among(&probe, bounds, among)?,
+        };
         Ok(Walk {
-            near: near.map(|near| near.into_iter().map(|n| n.slot).collect()),
-            compared: walked.compared,
+            near: found.map(slots_of),
+            compared,
             slots: graph.len(),
         })
     }
 
-    /// Of slots in their order the `most` nearest by their codes, in no order, and how many of them the graph has: the
-    /// first ones.
-    pub fn nearest_of(
-        &self,
-        query: &[f32],
-        slots: &[u32],
-        most: usize,
-    ) -> Result<(Vec<u32>, usize)> {
+    /// The `most` nearest by their codes, in no order, of those of some slots that the graph has.
+    pub fn nearest_of(&self, query: &[f32], slots: &SlotSet, most: usize) -> Result<Walk> {
         let graph = self.graph.read();
-        let known = slots.partition_point(|slot| (*slot as usize) < graph.len());
-        let slots = slots.get(..known).unwrap_or(&[]);
-        let near = graph.nearest_of(&graph.probe(query), slots, most)?;
-        Ok((near.into_iter().map(|n| n.slot).collect(), known))
+        let known = slots.below(graph.len());
+        let (near, compared) = graph.nearest_of(&graph.probe(query), known, most)?;
+        Ok(Walk {
+            near: Some(slots_of(near)),
+            compared,
+            slots: graph.len(),
+        })
     }
 
     /// Takes in vectors of the file, of which so many are committed.
@@ -130,6 +135,7 @@ impl FieldGraph {
         (file, committed): (&Arc<DataFile>, u64),
         until: Instant,
         holds: &mut dyn FnMut(usize) -> bool,
+        helpers: Helpers<'_>,
     ) -> Result<Grown> {
         let committed = self.wanted(committed) as usize;
         if committed == 0 {
@@ -141,22 +147,45 @@ impl FieldGraph {
         }
         let mut reader = SlotReader::new(file.clone(), self.field.dimensions, 64);
         loop {
-            let next = self.graph.read().len();
+            let (next, side_by_side) = {
+                let graph = self.graph.read();
+                (graph.len(), graph.side_by_side())
+            };
             if next >= committed {
                 return Ok(Grown::Whole);
             }
             if Instant::now() > until {
                 return Ok(Grown::More);
             }
-            let turn = next / SLOTS_A_TURN * SLOTS_A_TURN + SLOTS_A_TURN;
-            if !holds(self.bytes_of(turn)) {
+            let end = (next + side_by_side).min(committed);
+            if !holds(self.bytes_of(end.next_multiple_of(SLOTS_A_TURN))) {
                 return Ok(Grown::NoRoom);
             }
-            let vector = reader.numbers(next as u64)?;
-            // The long part, beside searches.
-            let lists = self.graph.read().lists_with(&vector)?;
-            self.graph.write().add(&vector, lists);
+            let vectors = (next..end).map(|slot| reader.numbers(slot as u64));
+            self.put(&vectors.collect::<Result<Vec<_>>>()?, helpers)?;
         }
+    }
+
+    /// Puts in the next slots. The long parts are done beside searches.
+    fn put(&self, vectors: &[Vec<f32>], helpers: Helpers<'_>) -> Result<()> {
+        self.graph.write().put_vectors(vectors);
+        let (own, others) = {
+            let graph = self.graph.read();
+            let first = graph.len();
+            let own = helpers.each(vectors.len(), |n| {
+                let vector = vectors.get(n).map_or(&[][..], Vec::as_slice);
+                graph.own_list((first + n) as u32, vector)
+            })?;
+            let targets = Graph::targets(&own);
+            let others = helpers.each(targets.len(), |n| {
+                let list = targets.get(n).map(|more| graph.list_with(more, &own));
+                Ok(list)
+            })?;
+            let others: Vec<List> = others.into_iter().flatten().collect();
+            (own, others)
+        };
+        self.graph.write().put_lists(&own, &others);
+        Ok(())
     }
 
     /// Writes it where it has grown by a quarter since then.
@@ -220,6 +249,10 @@ impl FieldGraph {
         *self.graph.write() = graph;
         Ok(slots)
     }
+}
+
+fn slots_of(near: Vec<Near>) -> Vec<u32> {
+    near.into_iter().map(|n| n.slot).collect()
 }
 
 /// The links of a file; `None`: there is none that is whole and of these commits.

@@ -12,6 +12,7 @@ use crate::field_graph::{FieldGraph, Grown};
 use crate::lengths::{KnownLengths, LengthSum};
 use crate::near::PlaceList;
 use crate::packed::{PACKED, Unpacker, packed};
+use crate::side_by_side::Helpers;
 use crate::slots::{Slots, file_of};
 use crate::synonyms::Synonyms;
 use crate::terms::{Paths, Terms, kind, value_prefix};
@@ -391,6 +392,7 @@ impl SearchIndex {
         &self,
         until: Instant,
         mut holds: impl FnMut(usize) -> bool,
+        helpers: Helpers<'_>,
     ) -> Result<Grown> {
         let snapshot = self.snapshot();
         let mut all = Grown::Whole;
@@ -402,7 +404,7 @@ impl SearchIndex {
                 continue;
             };
             let mut holds = |bytes: usize| holds(others + bytes);
-            match graph.grow((file, slots), until, &mut holds)? {
+            match graph.grow((file, slots), until, &mut holds, helpers)? {
                 Grown::Whole => {}
                 other => all = other,
             }

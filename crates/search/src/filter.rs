@@ -29,6 +29,25 @@ pub(crate) fn all_of(filter: Vec<Clause>) -> Clause {
     })
 }
 
+/// The clause that a filter of one clause is.
+pub(crate) fn only_one(mut filter: &Clause) -> &Clause {
+    while let Operator::Compound {
+        must,
+        should,
+        must_not,
+        filter: all,
+        least: 0,
+    } = &filter.operator
+        && let (true, [one]) = (
+            must.is_empty() && should.is_empty() && must_not.is_empty(),
+            &all[..],
+        )
+    {
+        filter = one;
+    }
+    filter
+}
+
 fn any_of(should: Vec<Clause>) -> Clause {
     plain(Operator::Compound {
         must: vec![],

@@ -8,14 +8,13 @@ use crate::compiler::Compiler;
 use crate::definition::OrProblem;
 use crate::files::Snapshot;
 use crate::hits::{Hit, Hits, element_of, keep, keep_best, key_of, place};
-use crate::operator::Clause;
 use crate::page::score_order;
 use crate::room::Room;
 use crate::search::{Count, Search};
 use errors::operation::step;
 use errors::{Result, Stop};
 use std::collections::BinaryHeap;
-use tantivy::query::{EnableScoring, Weight};
+use tantivy::query::{EnableScoring, Query, Weight};
 use tantivy::{BitSet, DocAddress, DocId, Score, SegmentReader, TERMINATED};
 
 /// What a document takes while those of its score are put in order, about.
@@ -211,15 +210,13 @@ fn of_all(
     Ok(best)
 }
 
-/// Gives the documents that match, in batches of one segment each; all of them where nothing is
-/// asked for.
+/// Gives the documents that match, in batches of one segment each.
 pub(crate) fn each_match(
     snapshot: &Snapshot,
-    (clause, scope): (Option<&Clause>, Option<&str>),
+    query: &dyn Query,
     room: &mut Room<'_>,
     mut each: impl FnMut(&SegmentReader, u32, &[DocId], &mut Room<'_>) -> Result<()>,
 ) -> Result<()> {
-    let query = Compiler::new(snapshot, room).top(clause, scope)?;
     let unscored = EnableScoring::disabled_from_searcher(&snapshot.searcher);
     let weight = query.weight(unscored).or_problem()?;
     for (segment, reader) in (0u32..).zip(snapshot.searcher.segment_readers()) {

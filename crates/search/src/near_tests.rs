@@ -1,7 +1,8 @@
 //! Searches that a graph answers: what they find against a comparison of all vectors, and how many they compare.
 
 use crate::{
-    Definition, Grown, IndexWriter, Kind, Position, Room, SearchIndex, VectorSearch, checksum,
+    Definition, Grown, Helpers, IndexWriter, Kind, Position, Room, SearchIndex, VectorSearch,
+    checksum,
 };
 use bson::{DocBuf, Writer};
 use encryption::DataFiles;
@@ -65,9 +66,16 @@ fn filled(dir: &Path, definition: &Arc<Definition>) -> (Arc<SearchIndex>, IndexW
     (index, writer)
 }
 
+fn helpers() -> Helpers<'static> {
+    Helpers {
+        threads: 2,
+        ..Helpers::default()
+    }
+}
+
 fn grow(index: &SearchIndex) -> Grown {
     let until = Instant::now() + Duration::from_secs(600);
-    index.grow_graphs(until, |_| true).unwrap()
+    index.grow_graphs(until, |_| true, helpers()).unwrap()
 }
 
 /// The keys of the ten nearest, and how many vectors were compared.
@@ -206,7 +214,9 @@ fn a_graph_is_there_again_after_a_start() {
             SearchIndex::open(dir, definition.clone(), "1", &DataFiles::default()).unwrap();
         assert!(position.is_some());
         // Nothing is put in: what it has then is what the file had.
-        index.grow_graphs(Instant::now(), |_| true).unwrap();
+        index
+            .grow_graphs(Instant::now(), |_| true, helpers())
+            .unwrap();
         let had = index.in_graphs();
         assert_eq!(grow(&index), Grown::Whole);
         assert!(recall(&index, 60, "{}").0 >= 95);
@@ -225,7 +235,9 @@ fn a_graph_is_there_again_after_a_start() {
         std::fs::write(made.join(file), bytes).unwrap();
         let (index, _) =
             SearchIndex::open(&made, definition.clone(), "1", &DataFiles::default()).unwrap();
-        index.grow_graphs(Instant::now(), |_| true).unwrap();
+        index
+            .grow_graphs(Instant::now(), |_| true, helpers())
+            .unwrap();
         assert_eq!(index.in_graphs(), 0, "byte {at}");
     }
     std::fs::write(made.join(file), &whole[..whole.len() / 2]).unwrap();
@@ -238,10 +250,11 @@ fn a_graph_takes_no_more_memory_than_it_may() {
     let (index, _writer) = filled(dir.path(), &definition(""));
     let until = Instant::now() + Duration::from_secs(600);
     let mut asked = 0;
-    let grown = index.grow_graphs(until, |bytes| {
+    let holds = |bytes| {
         asked = bytes;
         bytes < 500_000
-    });
+    };
+    let grown = index.grow_graphs(until, holds, helpers());
     assert_eq!(grown.unwrap(), Grown::NoRoom);
     assert!(index.in_graphs() > 0 && index.in_graphs() < u64::from(COUNT));
     assert!(recall(&index, 20, "{}").0 >= 90, "the rest is compared");

@@ -8,7 +8,7 @@
 //!
 //! Invariant: places do not go back.
 
-use crate::terms::{Word, word_prefix};
+use crate::terms::{Words, word_prefix};
 use tantivy::tokenizer::{Token, TokenStream, Tokenizer};
 
 /// The name of the library's tokenizer that takes them apart.
@@ -18,23 +18,22 @@ pub(crate) const PACKED: &str = "packed";
 const LAST: u8 = 0x60;
 const MORE: u8 = 0x40;
 
-/// The words of a document, in any order.
-pub(crate) fn packed(mut words: Vec<Word>) -> String {
-    // Paths are mixed.
-    words.sort_by_key(|word| word.position);
-    let bytes = words.iter().map(|word| word.text.len() + 8).sum();
-    let mut out = String::with_capacity(bytes);
+/// The words of a document.
+pub(crate) fn packed(mut words: Words) -> String {
+    let bytes = words.bytes();
+    let words = words.by_position();
+    let mut out = String::with_capacity(bytes + words.len() * 8);
     let (mut path, mut prefix, mut place) = (None, String::new(), 0);
-    for word in &words {
+    for (word, text) in words {
         if path != Some(word.path) {
             path = Some(word.path);
             prefix = word_prefix(word.path);
         }
-        push_number(&mut out, prefix.len() + word.text.len());
+        push_number(&mut out, prefix.len() + text.len());
         push_number(&mut out, word.position - place);
         place = word.position;
         out.push_str(&prefix);
-        out.push_str(&word.text);
+        out.push_str(text);
     }
     out
 }
@@ -141,12 +140,9 @@ mod tests {
             (0, "fox", 33),
             (300, "x", 1 << 27),
         ];
-        let word = |(path, text, position): (u32, &str, usize)| Word {
-            path,
-            text: text.to_string(),
-            position,
-        };
-        let backwards = words.iter().rev().copied().map(word).collect();
+        let mut backwards = Words::default();
+        let each = words.iter().rev().copied();
+        each.for_each(|(path, text, position)| backwards.push(path, text, position));
         let mut found = unpacked(&packed(backwards));
         found.sort();
         let named = |(path, text, position): (u32, &str, usize)| {

@@ -40,6 +40,9 @@ impl AnyPostings {
 
     /// How often the document at hand has them.
     pub fn frequency(&mut self) -> u32 {
+        if let [one] = &self.all[..] {
+            return one.term_freq();
+        }
         let each = self.here().map(|p| p.term_freq());
         each.fold(0, u32::saturating_add)
     }
@@ -70,6 +73,11 @@ impl DocSet for AnyPostings {
         if doc == TERMINATED {
             return doc;
         }
+        // Nearly always there is one.
+        if let [one] = &mut self.all[..] {
+            self.doc = one.advance();
+            return self.doc;
+        }
         for postings in self.all.iter_mut().filter(|p| p.doc() == doc) {
             postings.advance();
         }
@@ -77,6 +85,12 @@ impl DocSet for AnyPostings {
     }
 
     fn seek(&mut self, target: DocId) -> DocId {
+        if let [one] = &mut self.all[..] {
+            if self.doc < target {
+                self.doc = one.seek(target);
+            }
+            return self.doc;
+        }
         for postings in self.all.iter_mut().filter(|p| p.doc() < target) {
             postings.seek(target);
         }

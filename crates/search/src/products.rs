@@ -6,6 +6,9 @@
 /// How many numbers are added side by side.
 const LANES: usize = 8;
 
+/// The bytes that a processor reads of memory at once.
+const LINE_BYTES: usize = 64;
+
 /// Pieces of memory, each of which holds a vector of signed bytes.
 #[derive(Clone, Copy)]
 pub(crate) struct Pieces<'a> {
@@ -24,53 +27,228 @@ impl<'a> Pieces<'a> {
     }
 }
 
-/// A function, and the same compiled for AVX2, which is called where there is one.
+/// Has the processor read a piece of memory, which will be needed soon, beside what it does now.
+#[inline(always)]
+pub(crate) fn ask_for<T: Copy>(piece: &[T]) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        let first = piece.as_ptr().cast::<i8>();
+        for at in (0..size_of_val(piece)).step_by(LINE_BYTES) {
+            // SAFETY: it is a hint, and the place is one of the piece.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(first.add(at)) };
+        }
+    }
+    // It is read at once there.
+    #[cfg(not(target_arch = "x86_64"))]
+    for first in piece.iter().step_by(LINE_BYTES / size_of::<T>()) {
+        std::hint::black_box(*first);
+    }
+}
+
+/// A function that is called as it is written for AVX2 where the processor has that.
 macro_rules! widest {
-    ($(#[$about:meta])* $name:ident, $wide:ident, $plain:ident, ($($arg:ident: $of:ty),*) -> $gives:ty) => {
+    ($(#[$about:meta])* $name:ident, $plain:ident, ($($arg:ident: $of:ty),*) -> $gives:ty) => {
         $(#[$about])*
         pub(crate) fn $name($($arg: $of),*) -> $gives {
             #[cfg(target_arch = "x86_64")]
-            if std::arch::is_x86_feature_detected!("avx2") {
+            if std::arch::is_x86_feature_detected!("avx2")
+                && std::arch::is_x86_feature_detected!("popcnt")
+            {
                 // SAFETY: the processor has the instructions that it is compiled for.
-                return unsafe { $wide($($arg),*) };
+                return unsafe { avx2::$name($($arg),*) };
             }
-            $plain($($arg),*)
-        }
-
-        #[cfg(target_arch = "x86_64")]
-        #[target_feature(enable = "avx2")]
-        fn $wide($($arg: $of),*) -> $gives {
             $plain($($arg),*)
         }
     };
 }
 
 widest! {
-    /// The product of two vectors of signed bytes.
-    bytes, bytes_avx2, bytes_plain, (a: &[u8], b: &[u8]) -> i32
+    /// The product of two vectors of signed bytes, none of which is -128.
+    bytes, bytes_plain, (a: &[u8], b: &[u8]) -> i32
 }
 
 widest! {
-    /// The products of a vector of signed bytes and of those of pieces, by the pieces' numbers.
-    rows, rows_avx2, rows_plain, (a: &[u8], pieces: Pieces<'_>, numbers: &[u32], out: &mut Vec<i32>) -> ()
+    /// The products of such a vector and of those of pieces, by the pieces' numbers.
+    rows, rows_plain, (a: &[u8], pieces: Pieces<'_>, numbers: &[u32], out: &mut Vec<i32>) -> ()
+}
+
+widest! {
+    /// How many bits are not the same.
+    differing_bits, differing_bits_plain, (a: &[u8], b: &[u8]) -> u32
 }
 
 widest! {
     /// The product of a vector and one in its stored form, f32 LE.
-    dot, dot_avx2, dot_plain, (a: &[f32], stored: &[u8]) -> f64
+    dot, dot_plain, (a: &[f32], stored: &[u8]) -> f64
 }
 
 widest! {
     /// The same, and the product of the stored one with itself.
-    dot_and_square, dot_and_square_avx2, dot_and_square_plain, (a: &[f32], stored: &[u8]) -> (f64, f64)
+    dot_and_square, dot_and_square_plain, (a: &[f32], stored: &[u8]) -> (f64, f64)
 }
 
 widest! {
     /// The square of their distance.
-    distance, distance_avx2, distance_plain, (a: &[f32], stored: &[u8]) -> f64
+    distance, distance_plain, (a: &[f32], stored: &[u8]) -> f64
 }
 
-#[inline(always)]
+/// Written out, because the compiler may compile the inner parts of iterators apart, for any processor.
+#[cfg(target_arch = "x86_64")]
+mod avx2 {
+    use super::{LANES, Pieces, rest_of};
+    use std::arch::x86_64::*;
+
+    #[target_feature(enable = "avx2,popcnt")]
+    pub(super) fn bytes(a: &[u8], b: &[u8]) -> i32 {
+        let ones = _mm256_set1_epi16(1);
+        let mut sums = _mm256_setzero_si256();
+        let ((a, rest_a), (b, rest_b)) = (a.as_chunks::<32>(), b.as_chunks::<32>());
+        for (a, b) in a.iter().zip(b) {
+            // SAFETY: each has 32 bytes.
+            let (a, b) = unsafe {
+                (
+                    _mm256_loadu_si256(a.as_ptr().cast()),
+                    _mm256_loadu_si256(b.as_ptr().cast()),
+                )
+            };
+            // Two products of 127 and 127 fit into 16 bits.
+            let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(a), _mm256_sign_epi8(b, a));
+            sums = _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, ones));
+        }
+        let mut lanes = [0i32; 8];
+        // SAFETY: it has 32 bytes.
+        unsafe { _mm256_storeu_si256(lanes.as_mut_ptr().cast(), sums) };
+        let mut sum: i32 = lanes.iter().sum();
+        for (a, b) in rest_a.iter().zip(rest_b) {
+            sum += i32::from(*a as i8) * i32::from(*b as i8);
+        }
+        sum
+    }
+
+    #[target_feature(enable = "avx2,popcnt")]
+    pub(super) fn rows(a: &[u8], pieces: Pieces<'_>, numbers: &[u32], out: &mut Vec<i32>) {
+        out.clear();
+        for number in numbers {
+            let vector = pieces.piece(*number).get(pieces.before..).unwrap_or(&[]);
+            out.push(bytes(a, vector));
+        }
+    }
+
+    #[target_feature(enable = "avx2,popcnt")]
+    pub(super) fn differing_bits(a: &[u8], b: &[u8]) -> u32 {
+        let ((a, rest_a), (b, rest_b)) = (a.as_chunks::<8>(), b.as_chunks::<8>());
+        let mut sum = 0;
+        for (a, b) in a.iter().zip(b) {
+            sum += (u64::from_le_bytes(*a) ^ u64::from_le_bytes(*b)).count_ones();
+        }
+        for (a, b) in rest_a.iter().zip(rest_b) {
+            sum += (a ^ b).count_ones();
+        }
+        sum
+    }
+
+    /// Eight numbers of a vector and of a stored one, as two times four.
+    #[target_feature(enable = "avx2,popcnt")]
+    fn loaded(a: &[f32; LANES], stored: &[[u8; 4]; LANES]) -> [(__m256d, __m256d); 2] {
+        // SAFETY: each has 32 bytes, and the processor's order of bytes is that of the file.
+        let (a, b) = unsafe {
+            (
+                _mm256_loadu_ps(a.as_ptr()),
+                _mm256_loadu_ps(stored.as_ptr().cast()),
+            )
+        };
+        let low = |of| _mm256_cvtps_pd(_mm256_castps256_ps128(of));
+        let high = |of| _mm256_cvtps_pd(_mm256_extractf128_ps::<1>(of));
+        [(low(a), low(b)), (high(a), high(b))]
+    }
+
+    #[target_feature(enable = "avx2,popcnt")]
+    fn lanes(of: [__m256d; 2]) -> [f64; LANES] {
+        let mut out = [0f64; LANES];
+        let (low, high) = out.split_at_mut(4);
+        // SAFETY: each half has room for four numbers.
+        unsafe {
+            _mm256_storeu_pd(low.as_mut_ptr(), of[0]);
+            _mm256_storeu_pd(high.as_mut_ptr(), of[1]);
+        }
+        out
+    }
+
+    #[target_feature(enable = "avx2,popcnt")]
+    pub(super) fn dot(a: &[f32], stored: &[u8]) -> f64 {
+        let mut sums = [_mm256_setzero_pd(); 2];
+        let (stored, _) = stored.as_chunks::<4>();
+        let (wide_a, wide_b) = (a.as_chunks::<LANES>().0, stored.as_chunks::<LANES>().0);
+        for (a, b) in wide_a.iter().zip(wide_b) {
+            let [low, high] = loaded(a, b);
+            sums = [
+                _mm256_add_pd(sums[0], _mm256_mul_pd(low.0, low.1)),
+                _mm256_add_pd(sums[1], _mm256_mul_pd(high.0, high.1)),
+            ];
+        }
+        let mut sums = lanes(sums);
+        for (sum, (a, b)) in sums.iter_mut().zip(rest_of(a, stored)) {
+            *sum += a * b;
+        }
+        sums.iter().sum()
+    }
+
+    #[target_feature(enable = "avx2,popcnt")]
+    pub(super) fn dot_and_square(a: &[f32], stored: &[u8]) -> (f64, f64) {
+        let (mut dots, mut squares) = ([_mm256_setzero_pd(); 2], [_mm256_setzero_pd(); 2]);
+        let (stored, _) = stored.as_chunks::<4>();
+        let (wide_a, wide_b) = (a.as_chunks::<LANES>().0, stored.as_chunks::<LANES>().0);
+        for (a, b) in wide_a.iter().zip(wide_b) {
+            let [low, high] = loaded(a, b);
+            dots = [
+                _mm256_add_pd(dots[0], _mm256_mul_pd(low.0, low.1)),
+                _mm256_add_pd(dots[1], _mm256_mul_pd(high.0, high.1)),
+            ];
+            squares = [
+                _mm256_add_pd(squares[0], _mm256_mul_pd(low.1, low.1)),
+                _mm256_add_pd(squares[1], _mm256_mul_pd(high.1, high.1)),
+            ];
+        }
+        let (mut dots, mut squares) = (lanes(dots), lanes(squares));
+        let sums = dots.iter_mut().zip(&mut squares);
+        for ((dot, square), (a, b)) in sums.zip(rest_of(a, stored)) {
+            *dot += a * b;
+            *square += b * b;
+        }
+        (dots.iter().sum(), squares.iter().sum())
+    }
+
+    #[target_feature(enable = "avx2,popcnt")]
+    pub(super) fn distance(a: &[f32], stored: &[u8]) -> f64 {
+        let mut sums = [_mm256_setzero_pd(); 2];
+        let (stored, _) = stored.as_chunks::<4>();
+        let (wide_a, wide_b) = (a.as_chunks::<LANES>().0, stored.as_chunks::<LANES>().0);
+        for (a, b) in wide_a.iter().zip(wide_b) {
+            let [low, high] = loaded(a, b);
+            let (low, high) = (_mm256_sub_pd(low.0, low.1), _mm256_sub_pd(high.0, high.1));
+            sums = [
+                _mm256_add_pd(sums[0], _mm256_mul_pd(low, low)),
+                _mm256_add_pd(sums[1], _mm256_mul_pd(high, high)),
+            ];
+        }
+        let mut sums = lanes(sums);
+        for (sum, (a, b)) in sums.iter_mut().zip(rest_of(a, stored)) {
+            *sum += (a - b) * (a - b);
+        }
+        sums.iter().sum()
+    }
+}
+
+/// The last numbers of both, which fill no eight lanes.
+#[cfg(target_arch = "x86_64")]
+fn rest_of<'r>(a: &'r [f32], stored: &'r [[u8; 4]]) -> impl Iterator<Item = (f64, f64)> + 'r {
+    let (rest_a, rest_b) = (a.as_chunks::<LANES>().1, stored.as_chunks::<LANES>().1);
+    let number = |b: &[u8; 4]| f64::from(f32::from_le_bytes(*b));
+    let pairs = rest_a.iter().zip(rest_b);
+    pairs.map(move |(a, b)| (f64::from(*a), number(b)))
+}
+
 fn bytes_plain(a: &[u8], b: &[u8]) -> i32 {
     let pairs = a.iter().zip(b);
     pairs
@@ -78,7 +256,11 @@ fn bytes_plain(a: &[u8], b: &[u8]) -> i32 {
         .sum()
 }
 
-#[inline(always)]
+fn differing_bits_plain(a: &[u8], b: &[u8]) -> u32 {
+    let bytes = a.iter().zip(b);
+    bytes.map(|(a, b)| (a ^ b).count_ones()).sum()
+}
+
 fn rows_plain(a: &[u8], pieces: Pieces<'_>, numbers: &[u32], out: &mut Vec<i32>) {
     out.clear();
     out.extend(numbers.iter().map(|number| {
@@ -87,7 +269,6 @@ fn rows_plain(a: &[u8], pieces: Pieces<'_>, numbers: &[u32], out: &mut Vec<i32>)
     }));
 }
 
-#[inline(always)]
 fn dot_plain(a: &[f32], stored: &[u8]) -> f64 {
     let mut sums = [0f64; LANES];
     each_lane(a, stored, |lane, a, b| {
@@ -98,7 +279,6 @@ fn dot_plain(a: &[f32], stored: &[u8]) -> f64 {
     sums.iter().sum()
 }
 
-#[inline(always)]
 fn dot_and_square_plain(a: &[f32], stored: &[u8]) -> (f64, f64) {
     let (mut dots, mut squares) = ([0f64; LANES], [0f64; LANES]);
     each_lane(a, stored, |lane, a, b| {
@@ -110,7 +290,6 @@ fn dot_and_square_plain(a: &[f32], stored: &[u8]) -> (f64, f64) {
     (dots.iter().sum(), squares.iter().sum())
 }
 
-#[inline(always)]
 fn distance_plain(a: &[f32], stored: &[u8]) -> f64 {
     let mut sums = [0f64; LANES];
     each_lane(a, stored, |lane, a, b| {
@@ -165,6 +344,15 @@ mod tests {
             // The same to the last bit, whatever the processor has.
             assert_eq!(dot(&a, &stored), dot_plain(&a, &stored));
             assert_eq!(distance(&a, &stored), distance_plain(&a, &stored));
+            assert_eq!(
+                dot_and_square(&a, &stored),
+                dot_and_square_plain(&a, &stored)
+            );
+            let (low, high) = stored.split_at(stored.len() / 2);
+            assert_eq!(differing_bits(low, high), differing_bits_plain(low, high));
+            let small = |of: &[u8]| of.iter().map(|n| n % 127).collect::<Vec<u8>>();
+            let (low, high) = (small(low), small(high));
+            assert_eq!(bytes(&low, &high), bytes_plain(&low, &high));
         }
     }
 

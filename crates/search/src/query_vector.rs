@@ -120,14 +120,7 @@ impl QueryVector {
         let mut compared = 0;
         let mut slots = match self.is_exact() {
             true => near::all(snapshot, &wanted, room)?,
-            false => {
-                let sets = near::filtered(snapshot, &wanted, room)?;
-                let of = (&wanted, &sets);
-                match near::candidates(snapshot, of, room, &mut compared)? {
-                    Some(slots) => slots,
-                    None => near::nearest_of_all(snapshot, of, room, &mut compared)?,
-                }
-            }
+            false => near::candidates(snapshot, &wanted, room, &mut compared)?,
         };
         slots.sort_unstable();
         compared += slots.len();

@@ -2,6 +2,7 @@
 //! patterns), and asks in between whether the operation may go on.
 
 use crate::definition::OrProblem;
+use crate::files::Snapshot;
 use crate::hits::Hit;
 use crate::room::Room;
 use crate::score::not_explained;
@@ -129,6 +130,27 @@ impl SetQuery {
 }
 
 impl SetQuery {
+    /// Those that are not deleted.
+    pub fn alive(
+        &self,
+        snapshot: &Snapshot,
+        room: &mut Room<'_>,
+    ) -> Result<HashMap<SegmentId, BitSet>> {
+        let mut out = HashMap::new();
+        for reader in snapshot.searcher.segment_readers() {
+            let Some(set) = self.segments.get(&reader.segment_id()) else {
+                continue;
+            };
+            room.take_set(reader.max_doc() as usize / 8 + 64)?;
+            let mut set = BitSet::clone(set);
+            if let Some(alive) = reader.alive_bitset() {
+                set.intersect_update(alive.bitset());
+            }
+            out.insert(reader.segment_id(), set);
+        }
+        Ok(out)
+    }
+
     /// The documents of a segment; `None`: there are none.
     pub fn in_segment(&self, reader: &SegmentReader) -> Option<BitSetDocSet> {
         let set = self.segments.get(&reader.segment_id())?;

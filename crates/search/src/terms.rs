@@ -178,16 +178,57 @@ pub fn value_of(v: Val<'_>) -> Option<(u8, Vec<u8>)> {
 }
 
 /// A word of a path, and its position.
+#[derive(Clone, Copy)]
 pub struct Word {
     pub path: u32,
-    pub text: String,
     pub position: usize,
+    /// Where it is in the text of all words.
+    from: usize,
+    to: usize,
+}
+
+/// The words of a document, in one text: it has very many of them.
+#[derive(Default)]
+pub struct Words {
+    text: String,
+    list: Vec<Word>,
+}
+
+impl Words {
+    pub fn push(&mut self, path: u32, text: &str, position: usize) {
+        let from = self.text.len();
+        self.text.push_str(text);
+        self.list.push(Word {
+            path,
+            position,
+            from,
+            to: self.text.len(),
+        });
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// The bytes of all words.
+    pub fn bytes(&self) -> usize {
+        self.text.len()
+    }
+
+    /// The words with their texts, from the first position on.
+    pub fn by_position(&mut self) -> impl ExactSizeIterator<Item = (Word, &str)> {
+        // Paths are mixed.
+        self.list.sort_by_key(|word| word.position);
+        let text = &self.text;
+        let of = |word: &Word| (*word, text.get(word.from..word.to).unwrap_or(""));
+        self.list.iter().map(of)
+    }
 }
 
 /// The terms of one document.
 #[derive(Default)]
 pub struct Terms {
-    pub words: Vec<Word>,
+    pub words: Words,
     pub values: BTreeSet<Vec<u8>>,
     /// The number of tokens by path.
     pub lengths: BTreeMap<u32, u32>,
@@ -261,22 +302,19 @@ impl Terms {
         let mut last = 0;
         let mut before = None;
         let mut length = 0;
-        for token in analyzer.tokens(text) {
+        analyzer.each_token(text, &mut |token, position| {
             if self.count >= MOST_TERMS {
                 self.full = true;
-                break;
+                return false;
             }
             self.count += 1;
-            last = token.position;
+            last = position;
             // Tokens at one place make a text no longer.
-            length += u32::from(before != Some(token.position));
-            before = Some(token.position);
-            self.words.push(Word {
-                path,
-                text: token.text,
-                position: start + token.position,
-            });
-        }
+            length += u32::from(before != Some(position));
+            before = Some(position);
+            self.words.push(path, token, start + position);
+            true
+        });
         if length > 0 {
             *self.lengths.entry(path).or_default() += length;
         }
@@ -291,11 +329,7 @@ impl Terms {
                     return;
                 }
                 self.count += 1;
-                self.words.push(Word {
-                    path,
-                    text: gram,
-                    position: token.position,
-                });
+                self.words.push(path, &gram, token.position);
             }
         }
     }
@@ -537,9 +571,13 @@ mod tests {
         let definition = Definition::parse(Kind::Search, d.as_doc()).unwrap();
         let mut paths = Paths::default();
         let stored = doc! { "a": "Big fox", "n": 1, "other": "x" };
-        let (terms, _) = Terms::of(&definition, stored.as_doc(), &mut paths);
+        let (mut terms, _) = Terms::of(&definition, stored.as_doc(), &mut paths);
         assert_eq!(paths.names(), ["a", "n"]);
-        let words: Vec<_> = terms.words.iter().map(|w| (w.path, &*w.text)).collect();
+        let words = terms
+            .words
+            .by_position()
+            .map(|(word, text)| (word.path, text));
+        let words: Vec<_> = words.collect();
         assert_eq!(words, [(0, "big"), (0, "fox")]);
         assert_eq!(terms.lengths.get(&0), Some(&2));
         assert_eq!(terms.values.len(), 3, "two that exist, and a number");

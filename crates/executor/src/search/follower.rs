@@ -24,8 +24,9 @@ use crate::op::OpCtx;
 use bson::Doc;
 use catalog::keyspace::{SPACE_RECORD, prefix_end};
 use errors::{Code, Error, Result, bail, err, operation};
+use own_process::system::{self, GivesWay};
 use parking_lot::Mutex;
-use search::{FILLING_BYTES, Grown, IndexWriter, Position, SearchIndex, WRITER_BYTES};
+use search::{FILLING_BYTES, Grown, Helpers, IndexWriter, Position, SearchIndex, WRITER_BYTES};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -39,6 +40,8 @@ const BETWEEN_COMMITS: Duration = Duration::from_millis(50);
 const ENTRIES_A_TURN: u64 = 20_000;
 /// How long one turn puts vectors into graphs: a commit that is due meanwhile comes so much later.
 const GROWING_A_TURN: Duration = Duration::from_millis(30);
+/// The most threads that help with that: on most machines fewer cores are idle.
+const MOST_HELPERS: usize = 15;
 /// So many documents, or so many bytes of them, are indexed by two threads.
 const MANY_DOCUMENTS: usize = 50_000;
 const MANY_BYTES: usize = 64 << 20;
@@ -630,15 +633,18 @@ impl IndexFollower {
     }
 
     /// Puts vectors into graphs, as many as a turn takes; whether there are more. What there is no memory for is
-    /// compared one by one.
+    /// compared one by one. Idle cores help, after all that clients wait for.
     fn grow_graphs(&self, state: &mut State) -> Result<bool> {
         let Some(index) = self.index() else {
             return Ok(false);
         };
         let until = Instant::now() + GROWING_A_TURN;
-        let grown = index.grow_graphs(until, |bytes| {
-            state.graphs.as_mut().is_some_and(|g| g.fits(bytes))
-        })?;
+        let holds = |bytes| state.graphs.as_mut().is_some_and(|g| g.fits(bytes));
+        let helpers = Helpers {
+            threads: system::idle_cores().unwrap_or(0).min(MOST_HELPERS),
+            begin: &|| system::give_way(GivesWay::Much),
+        };
+        let grown = index.grow_graphs(until, holds, helpers)?;
         if grown == Grown::More {
             return Ok(true);
         }

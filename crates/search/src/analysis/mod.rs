@@ -141,6 +141,30 @@ impl Analyzer {
         tokens.retain(|t| t.text.len() <= MOST_BYTES);
         tokens
     }
+
+    /// Has `each` called with the text and the position of each token, in order, until it gives `false`. Where documents
+    /// are indexed, tokens of the standard analyzer are too many for a text of its own for each.
+    pub fn each_token(&self, text: &str, each: &mut dyn FnMut(&str, usize) -> bool) {
+        if !matches!(self, Analyzer::Standard) {
+            let tokens = self.tokens(text);
+            let mut each = tokens.iter().map(|t| each(&t.text, t.position));
+            each.all(|goes_on| goes_on);
+            return;
+        }
+        let mut token = String::new();
+        let pieces = in_pieces(words(text), MOST_CHARACTERS);
+        for (position, (_, piece)) in pieces.enumerate() {
+            token.clear();
+            token.push_str(piece);
+            match piece.is_ascii() {
+                true => token.make_ascii_lowercase(),
+                false => token = lower(piece),
+            }
+            if token.len() <= MOST_BYTES && !each(&token, position) {
+                return;
+            }
+        }
+    }
 }
 
 fn lowered(mut tokens: Vec<Token>) -> Vec<Token> {
@@ -210,6 +234,14 @@ mod tests {
         ];
         for (analyzer, of, want) in cases {
             assert_eq!(text(&analyzer, of), want, "{analyzer:?} {of}");
+            let mut indexed = Vec::new();
+            analyzer.each_token(of, &mut |token, position| {
+                indexed.push((token.to_string(), position));
+                true
+            });
+            let tokens = analyzer.tokens(of).into_iter();
+            let tokens: Vec<_> = tokens.map(|t| (t.text, t.position)).collect();
+            assert_eq!(indexed, tokens, "{analyzer:?} {of}");
         }
     }
 

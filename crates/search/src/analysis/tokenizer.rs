@@ -158,11 +158,22 @@ pub(super) fn words(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
+/// Which bytes are part of a word wherever they stand.
+const PARTS: [bool; 256] = {
+    let mut parts = [false; 256];
+    let mut n = 0u8;
+    while n < 128 {
+        parts[n as usize] = n.is_ascii_alphanumeric() || n == b'_';
+        n += 1;
+    }
+    parts
+};
+
 /// The next word of a text without other characters, from `at` on: what Unicode's rules come to for these.
 fn ascii_word<'t>(text: &'t str, at: &mut usize) -> Option<(usize, &'t str)> {
     let bytes = text.as_bytes();
     let byte = |n: usize| bytes.get(n).copied().unwrap_or(b' ');
-    let is_part = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
+    let is_part = |b: u8| PARTS.get(usize::from(b)).copied().unwrap_or(false);
     // Between two letters, or two digits, some marks are part of the word.
     let joins = |n: usize| match (byte(n.saturating_sub(1)), byte(n), byte(n + 1)) {
         (a, b'.' | b'\'', z) if a.is_ascii_digit() => z.is_ascii_digit(),
