@@ -164,16 +164,16 @@ def test_a_second_one_goes_on_with_its_own_thread(db):
 
 
 def test_a_build_of_several_threads_goes_on_after_a_kill(tmp_path):
-    keys = ("a", "tags", "b")
+    keys = {"a": 1, "tags": 1, "t": "text"}
     with Server(tmp_path, "--query-threads", "3") as server:
         with server.client() as client:
             coll = client.built.docs
             for first in range(0, 60_000, 10_000):
-                coll.insert_many({"_id": i, "a": i % 701, "b": -i, "tags": [i % 31, i % 7], "t": "x" * 100} for i in range(first, first + 10_000))
+                coll.insert_many({"_id": i, "a": i % 701, "b": -i, "tags": [i % 31, i % 7], "t": f"green trees and word{i % 997}"} for i in range(first, first + 10_000))
 
             def build():
                 with pytest.raises(PyMongoError), server.client(serverSelectionTimeoutMS=500) as other:
-                    other.built.command("createIndexes", "docs", indexes=[{"key": {k: 1}, "name": k} for k in keys])
+                    other.built.command("createIndexes", "docs", indexes=[{"key": {k: v}, "name": k} for k, v in keys.items()])
 
             building = threading.Thread(target=build)
             building.start()
@@ -186,8 +186,8 @@ def test_a_build_of_several_threads_goes_on_after_a_kill(tmp_path):
         with server.client() as client:
             coll = client.built.docs
             coll.insert_one({"_id": -1, "a": 1, "b": 1, "tags": [1]})
-            for key in keys:
-                coll.create_index(key, name=key)  # waits for a build under way
+            for key, kind in keys.items():
+                coll.create_index([(key, kind)], name=key)  # waits for a build under way
             assert {i["name"] for i in coll.list_indexes()} == {"_id_", *keys}
             found = client.built.command("validate", "docs")
             assert found["valid"] and found["keysPerIndex"]["a"] == 60_001

@@ -279,6 +279,15 @@ fn a_build_of_what_is_dropped_meanwhile_is_aborted() {
     });
 }
 
+/// A text index of a field, after a field `a`.
+fn text_index(field: &str) -> DocBuf {
+    let weights = d(&format!(r#"{{"{field}": 1}}"#));
+    doc! {
+        "v": 2, "key": doc! {"a": 1, "_fts": "text", "_ftsx": 1}, "name": "texts", "weights": weights,
+        "default_language": "english", "language_override": "language", "textIndexVersion": 3,
+    }
+}
+
 /// Builds two indexes by three threads over one scan, while others write.
 #[test]
 fn threads_share_a_build() {
@@ -293,11 +302,8 @@ fn threads_share_a_build() {
         let some: Vec<Doc> = some.iter().map(|d| d.as_doc()).collect();
         executor::insert(&mut OpCtx::worker(&e), "t.c", &some, true, None).unwrap();
     }
-    let spec = |field: &str| NewIndex {
-        spec: d(&format!(
-            r#"{{"v": 2, "key": {{"{field}": 1}}, "name": "{field}"}}"#
-        )),
-    };
+    let plain = doc! {"v": 2, "key": doc! {"b": 1}, "name": "b"};
+    let new = [text_index("t"), plain].map(|spec| NewIndex { spec });
     let over = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -315,7 +321,7 @@ fn threads_share_a_build() {
                 n += 1;
             }
         });
-        let built = build::create_indexes(&mut OpCtx::worker(&e), "t.c", &[spec("a"), spec("b")]);
+        let built = build::create_indexes(&mut OpCtx::worker(&e), "t.c", &new);
         over.store(true, Ordering::Relaxed);
         built.unwrap();
     });
@@ -341,17 +347,19 @@ fn a_build_of_several_threads_ends_whole() {
         let docs: Vec<Doc> = docs.iter().map(|d| d.as_doc()).collect();
         executor::insert(&mut OpCtx::worker(&e), "t.c", &docs, true, None).unwrap();
     }
-    // An array beside an array has no key; it lies in the last part.
-    insert(&e, &[r#"{"_id": 20000, "a": [1], "t": [2]}"#]);
-    let failed = index(&e, r#"{"a": 1, "t": 1}"#, "{}").unwrap_err();
-    assert!(failed.is(Code::CannotIndexParallelArrays), "{failed:?}");
+    // An array has no place before a text; it lies in the last part.
+    insert(&e, &[r#"{"_id": 20000, "a": [1], "t": "y"}"#]);
+    let new = [NewIndex {
+        spec: text_index("t"),
+    }];
+    let failed = build::create_indexes(&mut OpCtx::worker(&e), "t.c", &new).unwrap_err();
+    assert!(failed.is(Code::CannotBuildIndexKeys), "{failed:?}");
     assert_eq!(e.query_threads.figures().builds, 1);
     assert!(e.catalog.get("t.c").unwrap().indexes.is_empty());
     let killed = Arc::new(std::sync::atomic::AtomicBool::new(true));
     let mut ctx = OpCtx::worker(&e);
     ctx.killed = Some(&killed);
-    let spec = doc! {"v": 2, "key": doc! {"a": 1}, "name": "a"};
-    let failed = build::create_indexes(&mut ctx, "t.c", &[NewIndex { spec }]).unwrap_err();
+    let failed = build::create_indexes(&mut ctx, "t.c", &new).unwrap_err();
     assert!(failed.is(Code::Interrupted), "{failed:?}");
     assert!(e.catalog.get("t.c").unwrap().indexes.is_empty());
 }

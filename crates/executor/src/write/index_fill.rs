@@ -30,7 +30,7 @@ use storage::{Direction, Effect};
 /// The number of records in a batch. They are latched together, so it is small.
 const BATCH: usize = 128;
 /// The same where threads share a scan: their latches meet the less, the fewer each holds.
-const SHARED_BATCH: usize = 32;
+const SHARED_BATCH: usize = 64;
 /// How often a build says in the log how far it is.
 const SAY_EVERY: Duration = Duration::from_secs(5);
 /// A build over less is over before threads have begun.
@@ -144,10 +144,17 @@ impl IndexFill<'_> {
         })
     }
 
-    /// Threads that build a unique index would wait for each other's latches at each batch.
+    /// Whether threads gain anything. They make keys side by side, but the engine takes entries from one at a time, which
+    /// is most of the work where keys are made fast. Those that build a unique index would wait for each other's latches
+    /// at each batch.
     fn may_be_shared(&self, engine: &Engine) -> bool {
-        let is_unique = |id: &u32| self.coll.index(*id).is_some_and(is_checked);
-        engine.store.counts(self.coll.tablet).0 >= LEAST_RECORDS && !self.ids.iter().any(is_unique)
+        let any = |is: fn(&Arc<Index>) -> bool| {
+            let mut indexes = self.ids.iter().filter_map(|id| self.coll.index(*id));
+            indexes.any(is)
+        };
+        engine.store.counts(self.coll.tablet).0 >= LEAST_RECORDS
+            && any(|index| index.info.key.is_laborious())
+            && !any(is_checked)
     }
 
     /// The keys at which the records from `low` on are cut into parts for so many threads.
@@ -336,6 +343,8 @@ impl IndexFill<'_> {
             let mut write = RecordWrite::of_records(ctx, target, keys)?;
             if let Some(mut effects) = entries(ctx, &mut write, &places, keys)? {
                 effects.extend(progress);
+                // The engine finds the place of a key from that of the one before: near ones are found sooner.
+                effects.sort_unstable_by(|a, b| a.key().cmp(b.key()));
                 ctx.engine.store.write_unlogged(&effects)?;
                 return Ok(());
             }
