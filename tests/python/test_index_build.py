@@ -171,6 +171,35 @@ def test_killed_during_a_build(new_server):
         assert client.test.validate_collection("things", full=True)["valid"]
 
 
+def test_builds_of_one_command_go_on_after_a_kill(new_server):
+    keys = {"a": 1, "tags": 1, "t": "text"}
+    server = new_server()
+    with server.client() as client:
+        coll = client.built.docs
+        for first in range(0, 60_000, 10_000):
+            coll.insert_many({"_id": i, "a": i % 701, "b": -i, "tags": [i % 31, i % 7], "t": f"green trees and word{i % 997}"} for i in range(first, first + 10_000))
+
+        def build():
+            with pytest.raises(PyMongoError), server.client(serverSelectionTimeoutMS=500) as other:
+                other.built.command("createIndexes", "docs", indexes=[{"key": {k: v}, "name": k} for k, v in keys.items()])
+
+        building = threading.Thread(target=build)
+        building.start()
+        shown = [{"$currentOp": {}}, {"$match": {"progress.done": {"$gt": 5000}}}]
+        until("all are being built", lambda: len(list(client.admin.aggregate(shown))) == len(keys))
+        server.kill()
+        building.join()
+        server.start()
+    with server.client() as client:
+        coll = client.built.docs
+        coll.insert_one({"_id": -1, "a": 1, "b": 1, "tags": [1]})
+        for key, kind in keys.items():
+            coll.create_index([(key, kind)], name=key)  # waits for a build under way
+        assert {i["name"] for i in coll.list_indexes()} == {"_id_", *keys}
+        found = client.built.command("validate", "docs")
+        assert found["valid"] and found["keysPerIndex"]["a"] == 60_001
+
+
 def test_writes_are_refused_by_a_unique_index_at_once_after_its_build(coll):
     coll.insert_many([{"_id": i, "u": i} for i in range(1000)])
     coll.create_index("u", unique=True)

@@ -6,7 +6,7 @@ import time
 import pytest
 from bson import encode
 from harness import Server, refuses, until
-from pymongo.errors import OperationFailure, PyMongoError
+from pymongo.errors import OperationFailure
 
 DOCUMENTS = 60_000
 VIEWS = {"a view": "view", "as many stages as there may be": "longer"}
@@ -161,33 +161,3 @@ def test_a_second_one_goes_on_with_its_own_thread(db):
     assert divided(db)["dividedPipelines"] == before
     first.join()
     until("the threads are given back", lambda: divided(db)["taken"] == 0)
-
-
-def test_a_build_of_several_threads_goes_on_after_a_kill(tmp_path):
-    keys = {"a": 1, "tags": 1, "t": "text"}
-    with Server(tmp_path, "--query-threads", "3") as server:
-        with server.client() as client:
-            coll = client.built.docs
-            for first in range(0, 60_000, 10_000):
-                coll.insert_many({"_id": i, "a": i % 701, "b": -i, "tags": [i % 31, i % 7], "t": f"green trees and word{i % 997}"} for i in range(first, first + 10_000))
-
-            def build():
-                with pytest.raises(PyMongoError), server.client(serverSelectionTimeoutMS=500) as other:
-                    other.built.command("createIndexes", "docs", indexes=[{"key": {k: v}, "name": k} for k, v in keys.items()])
-
-            building = threading.Thread(target=build)
-            building.start()
-            shown = [{"$currentOp": {}}, {"$match": {"progress.done": {"$gt": 5000}}}]
-            until("all are being built", lambda: len(list(client.admin.aggregate(shown))) == len(keys))
-            assert divided(client.built)["dividedBuilds"] == 1, "one scan for all"
-            server.kill()
-            building.join()
-            server.start()
-        with server.client() as client:
-            coll = client.built.docs
-            coll.insert_one({"_id": -1, "a": 1, "b": 1, "tags": [1]})
-            for key, kind in keys.items():
-                coll.create_index([(key, kind)], name=key)  # waits for a build under way
-            assert {i["name"] for i in coll.list_indexes()} == {"_id_", *keys}
-            found = client.built.command("validate", "docs")
-            assert found["valid"] and found["keysPerIndex"]["a"] == 60_001

@@ -13,8 +13,6 @@ pub struct QueryThreads {
     taken: AtomicUsize,
     /// How many pipelines were divided.
     pub(crate) divided: AtomicU64,
-    /// How many index builds were.
-    pub(crate) builds: AtomicU64,
 }
 
 /// `serverStatus().pandodb.queryThreads`.
@@ -25,8 +23,6 @@ pub struct QueryThreadFigures {
     pub taken: usize,
     /// How many pipelines were divided.
     pub divided: u64,
-    /// How many index builds were.
-    pub builds: u64,
 }
 
 impl Default for QueryThreads {
@@ -38,7 +34,6 @@ impl Default for QueryThreads {
             where_idle: AtomicBool::new(true),
             taken: AtomicUsize::new(0),
             divided: AtomicU64::new(0),
-            builds: AtomicU64::new(0),
         }
     }
 }
@@ -55,7 +50,6 @@ impl QueryThreads {
             limit: self.most.load(Relaxed) + 1,
             taken: self.taken.load(Relaxed),
             divided: self.divided.load(Relaxed),
-            builds: self.builds.load(Relaxed),
         }
     }
 

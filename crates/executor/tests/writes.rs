@@ -288,13 +288,12 @@ fn text_index(field: &str) -> DocBuf {
     }
 }
 
-/// Builds two indexes by three threads over one scan, while others write.
+/// Builds two indexes by one scan, while others write.
 #[test]
-fn threads_share_a_build() {
+fn one_scan_fills_several_indexes() {
     const DOCUMENTS: usize = 12_000;
     let dir = tempfile::tempdir().unwrap();
     let e = open(dir.path());
-    e.query_threads.limit(3);
     let docs: Vec<DocBuf> = (0..DOCUMENTS)
         .map(|n| doc! {"_id": n as i64, "a": (n * 7919 % 997) as i64, "b": bson::array![1, n as i64], "t": "x".repeat(200)})
         .collect();
@@ -325,43 +324,11 @@ fn threads_share_a_build() {
         over.store(true, Ordering::Relaxed);
         built.unwrap();
     });
-    assert_eq!(e.query_threads.figures().builds, 1, "one scan for both");
     check(&e);
-    // A unique one is built by one thread, and fails as a whole.
+    // A unique one fails as a whole.
     let failed = index(&e, r#"{"a": -1}"#, r#"{"unique": true}"#).unwrap_err();
     assert!(failed.is(Code::DuplicateKey));
-    assert_eq!(e.query_threads.figures().builds, 1);
     assert_eq!(e.catalog.get("t.c").unwrap().indexes.len(), 2);
-}
-
-/// What ends a build ends all of its threads, and leaves no index.
-#[test]
-fn a_build_of_several_threads_ends_whole() {
-    let dir = tempfile::tempdir().unwrap();
-    let e = open(dir.path());
-    e.query_threads.limit(3);
-    for first in (0..12_000i64).step_by(1000) {
-        let docs: Vec<DocBuf> = (first..first + 1000)
-            .map(|n| doc! {"_id": n, "a": n, "t": "x".repeat(200)})
-            .collect();
-        let docs: Vec<Doc> = docs.iter().map(|d| d.as_doc()).collect();
-        executor::insert(&mut OpCtx::worker(&e), "t.c", &docs, true, None).unwrap();
-    }
-    // An array has no place before a text; it lies in the last part.
-    insert(&e, &[r#"{"_id": 20000, "a": [1], "t": "y"}"#]);
-    let new = [NewIndex {
-        spec: text_index("t"),
-    }];
-    let failed = build::create_indexes(&mut OpCtx::worker(&e), "t.c", &new).unwrap_err();
-    assert!(failed.is(Code::CannotBuildIndexKeys), "{failed:?}");
-    assert_eq!(e.query_threads.figures().builds, 1);
-    assert!(e.catalog.get("t.c").unwrap().indexes.is_empty());
-    let killed = Arc::new(std::sync::atomic::AtomicBool::new(true));
-    let mut ctx = OpCtx::worker(&e);
-    ctx.killed = Some(&killed);
-    let failed = build::create_indexes(&mut ctx, "t.c", &new).unwrap_err();
-    assert!(failed.is(Code::Interrupted), "{failed:?}");
-    assert!(e.catalog.get("t.c").unwrap().indexes.is_empty());
 }
 
 #[test]

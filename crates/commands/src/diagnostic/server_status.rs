@@ -476,7 +476,6 @@ fn budgets(w: &mut Writer, engine: &Engine, temporary_files: i64) {
         .i64("limit", threads.limit as i64)
         .i64("taken", threads.taken as i64)
         .i64("dividedPipelines", threads.divided as i64)
-        .i64("dividedBuilds", threads.builds as i64)
         .close();
     let zones = &engine.zones;
     w.open_doc("zoneMaps")
