@@ -352,7 +352,6 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     // What writes looks at its target as it is.
     if !matches!(last, Some("$out" | "$merge")) {
         snapshot::enter(cx)?;
-        cx.op.give_way();
     }
     let keep_uuid;
     let results = {

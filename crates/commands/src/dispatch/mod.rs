@@ -413,9 +413,6 @@ impl Commands {
             op.deadline = self.fail_points.deadline(admission.started, allowed);
         }
         op.cancelled = Some(&call.client.cancelled);
-        if call.command.is(flag::READ) && !call.command.is(flag::WRITE) {
-            op.give_way();
-        }
         let registered = admission.registered.as_ref();
         op.killed = registered.map(|r| &r.operation.killed);
         op.waiting = registered.map(|r| &r.operation.waiting);

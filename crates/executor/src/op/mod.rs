@@ -343,7 +343,7 @@ impl<'a> OpCtx<'a> {
     ///
     /// For what holds no latch while it reads. The scheduler would leave it the core for some
     /// milliseconds, and an event loop is to answer short commands meanwhile.
-    pub fn give_way(&mut self) {
+    pub(crate) fn give_way(&mut self) {
         self.gives_way = !self.may_offload();
     }
 
