@@ -331,6 +331,26 @@ fn one_scan_fills_several_indexes() {
     assert_eq!(e.catalog.get("t.c").unwrap().indexes.len(), 2);
 }
 
+/// A member that fills what the primary has finished is not stopped by another index that cannot be built.
+#[test]
+fn what_is_finished_is_filled_beside_what_will_fail() {
+    let dir = tempfile::tempdir().unwrap();
+    let e = open(dir.path());
+    insert(&e, &[r#"{"a": 1, "b": 1}"#, r#"{"a": [1], "b": [2]}"#]);
+    let both = doc! {"v": 2, "key": doc! {"a": 1, "b": 1}, "name": "both"};
+    let one = doc! {"v": 2, "key": doc! {"a": 1}, "name": "one"};
+    let new = [both, one].map(|spec| NewIndex { spec });
+    let interrupt = &catalog::never_interrupted;
+    let ids = e
+        .catalog
+        .add_indexes("t.c", &new, interrupt, |_| Ok(false))
+        .unwrap();
+    build::catch_up(&e, "t.c", ids[1].0).unwrap();
+    assert!(build::catch_up(&e, "t.c", ids[0].0).is_err());
+    e.catalog.drop_index("t.c", "both", interrupt).unwrap();
+    check(&e);
+}
+
 #[test]
 fn unique_builds_fail_whole() {
     let dir = tempfile::tempdir().unwrap();

@@ -2,7 +2,7 @@
 //! to the first one that gathers ([`query::pipeline::Parted`]); the operation's own thread puts together what they have found.
 //!
 //! Threads are taken where cores are idle: an operation never waits for them, and others' commands come first
-//! ([`GivesWay::Little`], [`OpCtx::gives_way`]).
+//! ([`GivesWay::Little`], [`OpCtx::give_way`]).
 //!
 //! Invariants: all parts read the same state; no thread outlives the operation that has begun it; what ends the operation
 //! ends all of them.

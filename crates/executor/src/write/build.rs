@@ -169,14 +169,21 @@ pub fn catch_up(engine: &Arc<Engine>, ns: &str, id: u32) -> Result<()> {
     // that is unique may have duplicates until the primary has finished it.
     let with_it = |i: &&Arc<Index>| i.id == id || i.state == IndexState::Building && !is_checked(i);
     let ids: Vec<u32> = coll.indexes.iter().filter(with_it).map(|i| i.id).collect();
-    let progress: Vec<_> = ids.iter().map(|_| Arc::default()).collect();
-    let fill = IndexFill {
-        ns,
-        coll: &coll,
-        ids: &ids,
-        progress: &progress,
+    let fill = |ids: &[u32]| {
+        let progress: Vec<_> = ids.iter().map(|_| Arc::default()).collect();
+        let fill = IndexFill {
+            ns,
+            coll: &coll,
+            ids,
+            progress: &progress,
+        };
+        fill.run(&mut OpCtx::worker(engine))
     };
-    fill.run(&mut OpCtx::worker(engine))?;
+    if fill(&ids).is_err() {
+        // A document may have no key in another one: then the primary's build of that fails too, and this one's
+        // has not.
+        fill(&[id])?;
+    }
     engine.store.flush()?;
     Ok(())
 }
