@@ -4,6 +4,7 @@
 
 collections   the server's processor time for a `create`, when its database has so many collections already
 streams       the same for an insert, beside so many change streams on other collections, each of which waits for news
+cursors       the same for a transaction of one insert, and for the end of a session, beside so many open cursors of other sessions
 sharded       an idle cluster of two shards with an eighth of so many sharded collections: the processor time of all its servers in a second,
               and how long it takes to drop their database
 """
@@ -11,7 +12,9 @@ sharded       an idle cluster of two shards with an eighth of so many sharded co
 import math
 import threading
 import time
+import uuid
 
+from bson import Binary
 from sharded_cluster import ShardedCluster
 
 from .common import cpu, folder, numbers, running
@@ -84,6 +87,30 @@ def streams(_most):
             thread.join()
 
 
+def cursors(most):
+    with running() as server, server.client() as client:
+        client.d.c.insert_many([{"_id": n} for n in range(3)])
+        curves = {"transaction": [], "endSessions": []}
+        # Each has one cursor.
+        sessions = []
+        for many in steps(most):
+            while len(sessions) < many:
+                sessions.append(client.start_session())
+                client.d.command("find", "c", batchSize=1, session=sessions[-1])
+            before = cpu(server)
+            with client.start_session() as session:
+                for _ in range(INSERTS):
+                    with session.start_transaction():
+                        client.d.own.insert_one({}, session=session)
+            curves["transaction"].append((many, (cpu(server) - before) / INSERTS * 1e6))
+            ended = [{"id": Binary(uuid.uuid4().bytes, 4)} for _ in range(INSERTS)]
+            before = cpu(server)
+            client.admin.command("endSessions", ended)
+            curves["endSessions"].append((many, (cpu(server) - before) / INSERTS * 1e6))
+        for name, curve in curves.items():
+            tell(f"{name} beside open cursors", "µs", curve)
+
+
 def sharded(most):
     with folder() as place, ShardedCluster(place) as cluster, cluster.client() as client:
         made, curve = 0, []
@@ -103,6 +130,6 @@ def sharded(most):
 
 def main(given):
     name, most = numbers(given, "all", 16_000)
-    curves = {"collections": collections, "streams": streams, "sharded": sharded}
+    curves = {"collections": collections, "streams": streams, "cursors": cursors, "sharded": sharded}
     for curve in curves.values() if name == "all" else [curves[name]]:
         curve(most)

@@ -3,6 +3,8 @@
 //! Invariant: a cursor in use is not in the table, only its place is. Killing it sets a flag, which its
 //! user sees at the next step and when returning it. A getMore that waits for news leaves its cursor in
 //! the table: a kill has the getMore run again.
+//!
+//! The end of a session or of a transaction costs what it has of cursors, however many others there are.
 
 use crate::Lsid;
 use bson::{DocBuf, Writer};
@@ -13,17 +15,17 @@ use executor::{
     TailCursor, Wake,
 };
 use parking_lot::Mutex;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// The source of a cursor's batches.
 /// What an open cursor of a simple find, of a pipeline and of a stream of changes takes besides what it has of its command.
 const FIND_BYTES: usize = 1 << 10;
 const PIPELINE_BYTES: usize = 8 << 10;
 const STREAM_BYTES: usize = 16 << 10;
 
+/// The source of a cursor's batches.
 pub trait Results: Send {
     /// Appends documents to the open array of `w`: at most `max_docs`, no more than fit into
     /// `max_bytes` (but always one). `true`: there are no more.
@@ -253,17 +255,81 @@ impl Cursor {
             used: Instant::now(),
         }
     }
+
+    fn session(&self) -> Option<(Lsid, Option<i64>)> {
+        Some((self.lsid?, self.txn_number))
+    }
 }
 
 enum Slot {
     Idle(Box<Cursor>),
     InUse {
-        ns: String,
-        lsid: Option<Lsid>,
+        session: Option<(Lsid, Option<i64>)>,
         owner: Option<String>,
         killed: Arc<AtomicBool>,
         no_timeout: bool,
     },
+}
+
+impl Slot {
+    /// Its session, and the transaction there.
+    fn session(&self) -> Option<(Lsid, Option<i64>)> {
+        match self {
+            Slot::Idle(c) => c.session(),
+            Slot::InUse { session, .. } => *session,
+        }
+    }
+
+    /// It, while no request uses it.
+    fn idle(&self) -> Option<&Cursor> {
+        match self {
+            Slot::Idle(c) => Some(c),
+            Slot::InUse { .. } => None,
+        }
+    }
+}
+
+/// The cursors by their numbers.
+///
+/// Invariant: `of_sessions` has exactly those that have a session.
+#[derive(Default)]
+struct Slots {
+    by_id: HashMap<i64, Slot>,
+    of_sessions: BTreeSet<(Lsid, Option<i64>, i64)>,
+}
+
+impl Slots {
+    fn add(&mut self, id: i64, cursor: Box<Cursor>) {
+        let session = cursor.session();
+        let before = self.by_id.insert(id, Slot::Idle(cursor));
+        assert!(before.is_none(), "a new cursor has a number of its own");
+        if let Some((lsid, txn_number)) = session {
+            self.of_sessions.insert((lsid, txn_number, id));
+        }
+    }
+
+    fn remove(&mut self, id: i64) -> Option<Slot> {
+        let slot = self.by_id.remove(&id)?;
+        if let Some((lsid, txn_number)) = slot.session() {
+            let was = self.of_sessions.remove(&(lsid, txn_number, id));
+            assert!(was, "the cursors of sessions are known");
+        }
+        Some(slot)
+    }
+
+    fn of_session(&self, lsid: Lsid) -> Vec<i64> {
+        let last = (lsid, Some(i64::MAX), i64::MAX);
+        let theirs = self.of_sessions.range((lsid, None, i64::MIN)..=last);
+        theirs.map(|(_, _, id)| *id).collect()
+    }
+
+    fn of_transaction(&self, lsid: Lsid, number: i64) -> Vec<i64> {
+        let theirs = (lsid, Some(number), i64::MIN)..=(lsid, Some(number), i64::MAX);
+        self.of_sessions
+            .range(theirs)
+            .map(|(_, _, id)| *id)
+            .collect()
+    }
 }
 
 /// The figures for serverStatus.
@@ -299,7 +365,7 @@ pub trait OtherCursors: Send + Sync {
 
 #[derive(Default)]
 pub struct Cursors {
-    slots: Mutex<HashMap<i64, Slot>>,
+    slots: Mutex<Slots>,
     others: OnceLock<Arc<dyn OtherCursors>>,
     timed_out: AtomicU64,
     opened: AtomicU64,
@@ -329,13 +395,13 @@ impl Cursors {
         let mut slots = self.slots.lock();
         let id = loop {
             let id = rand::random::<i64>() & i64::MAX;
-            if id != 0 && !slots.contains_key(&id) {
+            if id != 0 && !slots.by_id.contains_key(&id) {
                 break id;
             }
         };
         cursor.id = id;
         cursor.used = Instant::now();
-        slots.insert(id, Slot::Idle(Box::new(cursor)));
+        slots.add(id, Box::new(cursor));
         self.opened.fetch_add(1, Ordering::Relaxed);
         id
     }
@@ -349,7 +415,7 @@ impl Cursors {
         txn_number: Option<i64>,
     ) -> Result<Box<Cursor>> {
         let mut slots = self.slots.lock();
-        let Some(slot) = slots.get_mut(&id) else {
+        let Some(slot) = slots.by_id.get_mut(&id) else {
             bail!(CursorNotFound, "cursor id {id} not found")
         };
         let Slot::Idle(c) = slot else {
@@ -397,8 +463,7 @@ impl Cursors {
             _ => {}
         }
         let placeholder = Slot::InUse {
-            ns: c.ns.clone(),
-            lsid: c.lsid,
+            session: c.session(),
             owner: c.owner.clone(),
             killed: c.killed.clone(),
             no_timeout: c.no_timeout,
@@ -411,7 +476,7 @@ impl Cursors {
 
     /// The owner of a cursor; `None` if there is none of that id.
     pub fn owner(&self, id: i64) -> Option<Option<String>> {
-        match self.slots.lock().get(&id)? {
+        match self.slots.lock().by_id.get(&id)? {
             Slot::Idle(c) => Some(c.owner.clone()),
             Slot::InUse { owner, .. } => Some(owner.clone()),
         }
@@ -421,21 +486,23 @@ impl Cursors {
     pub fn give_back(&self, mut cursor: Box<Cursor>) {
         cursor.used = Instant::now();
         let mut slots = self.slots.lock();
-        let place = slots.get(&cursor.id);
+        let place = slots.by_id.get_mut(&cursor.id);
+        let place = place.filter(|p| matches!(p, Slot::InUse { .. }));
+        let place = place.expect("a cursor in use has its place in the table");
         assert!(
-            matches!(place, Some(Slot::InUse { .. })),
-            "a cursor in use has its place in the table"
+            place.session() == cursor.session(),
+            "a cursor's session stays the same"
         );
         if cursor.killed.load(Ordering::Relaxed) {
-            slots.remove(&cursor.id);
+            slots.remove(cursor.id);
         } else {
-            slots.insert(cursor.id, Slot::Idle(cursor));
+            *place = Slot::Idle(cursor);
         }
     }
 
     /// Removes an exhausted cursor.
     pub fn remove(&self, id: i64) {
-        self.slots.lock().remove(&id);
+        self.slots.lock().remove(id);
     }
 
     /// Kills a cursor: `false` when there is none.
@@ -453,47 +520,40 @@ impl Cursors {
     /// Ends a cursor; whether a request may be waiting on it, `None` where there is none.
     fn end(&self, id: i64) -> Option<bool> {
         let mut slots = self.slots.lock();
-        let slot = slots.get(&id)?;
+        let slot = slots.by_id.get(&id)?;
         if let Slot::InUse { killed, .. } = slot {
             killed.store(true, Ordering::Relaxed);
             return Some(true);
         }
-        let gone = slots.remove(&id);
+        let gone = slots.remove(id);
         drop(slots);
         Some(matches!(gone, Some(Slot::Idle(c)) if c.await_until.is_some()))
     }
 
-    fn kill_where(&self, which: impl Fn(&str, Option<Lsid>, Option<&Cursor>) -> bool) -> u64 {
-        let mut n = 0;
+    /// Kills those cursors that `which` finds in the table; how many.
+    fn kill_those(&self, which: impl FnOnce(&Slots) -> Vec<i64>) -> u64 {
         let mut waited = false;
+        // They are dropped without the lock.
         let mut gone = Vec::new();
         let mut slots = self.slots.lock();
-        let ids: Vec<i64> = slots
-            .iter()
-            .filter(|(_, s)| match s {
-                Slot::Idle(c) => which(&c.ns, c.lsid, Some(c)),
-                Slot::InUse { ns, lsid, .. } => which(ns, *lsid, None),
-            })
-            .map(|(id, _)| *id)
-            .collect();
-        for id in ids {
-            n += 1;
-            if let Some(Slot::InUse { killed, .. }) = slots.get(&id) {
+        let ids = which(&slots);
+        for id in &ids {
+            if let Some(Slot::InUse { killed, .. }) = slots.by_id.get(id) {
                 killed.store(true, Ordering::Relaxed);
                 waited = true;
-            } else if let Some(Slot::Idle(c)) = slots.remove(&id) {
+            } else if let Some(Slot::Idle(c)) = slots.remove(*id) {
                 waited |= c.await_until.is_some();
                 gone.push(c);
             }
         }
         drop(slots);
         self.tell_waiting(waited);
-        n
+        ids.len() as u64
     }
 
     /// Kills all cursors of a session.
     pub fn kill_session(&self, lsid: Lsid) {
-        self.kill_where(|_, l, _| l == Some(lsid));
+        self.kill_those(|slots| slots.of_session(lsid));
         if let Some(others) = self.others.get() {
             others.kill_session(lsid);
         }
@@ -501,19 +561,24 @@ impl Cursors {
 
     /// Kills the cursors of a transaction, which has ended; how many.
     pub fn kill_transaction(&self, lsid: Lsid, number: i64) -> u64 {
-        let of = |c: &Cursor| c.lsid == Some(lsid) && c.txn_number == Some(number);
-        self.kill_where(|_, _, c| c.is_some_and(of))
+        self.kill_those(|slots| slots.of_transaction(lsid, number))
     }
 
     /// Kills all cursors; how many.
     pub fn kill_all(&self) -> u64 {
-        self.kill_where(|_, _, _| true)
+        self.kill_those(|slots| slots.by_id.keys().copied().collect())
     }
 
     /// Drops cursors that were idle for longer than `idle`.
     pub fn reap(&self, idle: Duration) {
-        let n =
-            self.kill_where(|_, _, c| c.is_some_and(|c| !c.no_timeout && c.used.elapsed() > idle));
+        let is_late = |c: &Cursor| !c.no_timeout && c.used.elapsed() > idle;
+        let n = self.kill_those(|slots| {
+            let idle = slots
+                .by_id
+                .iter()
+                .filter(|(_, slot)| slot.idle().is_some_and(is_late));
+            idle.map(|(id, _)| *id).collect()
+        });
         self.timed_out.fetch_add(n, Ordering::Relaxed);
         if let Some(others) = self.others.get() {
             others.reap(idle);
@@ -523,7 +588,7 @@ impl Cursors {
     /// The idle cursors.
     pub fn idle(&self) -> Vec<IdleCursor> {
         let slots = self.slots.lock();
-        let idle = slots.values().filter_map(|s| match s {
+        let idle = slots.by_id.values().filter_map(|s| match s {
             Slot::Idle(c) => Some(IdleCursor {
                 id: c.id,
                 ns: c.ns.clone(),
@@ -541,12 +606,12 @@ impl Cursors {
     pub fn figures(&self) -> CursorFigures {
         let slots = self.slots.lock();
         let mut f = CursorFigures {
-            open: slots.len() as u64,
+            open: slots.by_id.len() as u64,
             timed_out: self.timed_out.load(Ordering::Relaxed),
             opened: self.opened.load(Ordering::Relaxed),
             ..CursorFigures::default()
         };
-        for s in slots.values() {
+        for s in slots.by_id.values() {
             match s {
                 Slot::Idle(c) => f.no_timeout += u64::from(c.no_timeout),
                 Slot::InUse { no_timeout, .. } => {
@@ -558,5 +623,70 @@ impl Cursors {
         drop(slots);
         let others = self.others.get();
         others.map_or(f, |others| f.and(others.figures()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Nothing;
+
+    impl Results for Nothing {
+        fn fill(&mut self, _: &mut OpCtx, _: &mut Writer, _: u64, _: usize) -> Result<bool> {
+            Ok(true)
+        }
+
+        fn release(&mut self, _: &mut OpCtx) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    fn opened(cursors: &Cursors, session: u8, txn_number: Option<i64>) -> i64 {
+        let mut cursor = Cursor::new("d.c", Box::new(Nothing));
+        cursor.lsid = Some(Lsid::unowned([session; 16]));
+        cursor.txn_number = txn_number;
+        cursors.insert(cursor)
+    }
+
+    fn is_open(cursors: &Cursors, id: i64) -> bool {
+        cursors.owner(id).is_some()
+    }
+
+    #[test]
+    fn a_session_ends_with_its_own_cursors() {
+        let cursors = Cursors::default();
+        let others = [opened(&cursors, 0, None), opened(&cursors, 2, None)];
+        let without = cursors.insert(Cursor::new("d.c", Box::new(Nothing)));
+        let own = [opened(&cursors, 1, None), opened(&cursors, 1, Some(7))];
+        cursors.kill_session(Lsid::unowned([1; 16]));
+        assert!(own.iter().all(|id| !is_open(&cursors, *id)));
+        assert!(others.iter().all(|id| is_open(&cursors, *id)));
+        assert!(is_open(&cursors, without));
+        assert_eq!(cursors.kill_all(), 3);
+        assert!(cursors.slots.lock().of_sessions.is_empty());
+    }
+
+    #[test]
+    fn a_transaction_ends_with_its_own_cursors() {
+        let cursors = Cursors::default();
+        let lsid = Lsid::unowned([1; 16]);
+        let (old, new) = (opened(&cursors, 1, Some(1)), opened(&cursors, 1, Some(2)));
+        let other = opened(&cursors, 2, Some(1));
+        assert_eq!(cursors.kill_transaction(lsid, 1), 1);
+        assert!(!is_open(&cursors, old));
+        assert!(is_open(&cursors, new) && is_open(&cursors, other));
+    }
+
+    #[test]
+    fn one_that_is_killed_while_it_is_used_does_not_come_back() {
+        let cursors = Cursors::default();
+        let lsid = Lsid::unowned([1; 16]);
+        let id = opened(&cursors, 1, None);
+        let used = cursors.take(id, "d.c", Some(lsid), None).unwrap();
+        cursors.kill_session(lsid);
+        cursors.give_back(used);
+        assert!(!is_open(&cursors, id));
+        assert!(cursors.slots.lock().of_sessions.is_empty());
     }
 }

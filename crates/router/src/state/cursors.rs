@@ -13,7 +13,7 @@ use cluster_view::{Outcome, operation_time};
 use commands::{Commands, CursorFigures, OtherCursors, Share};
 use errors::err;
 use parking_lot::Mutex;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -61,9 +61,43 @@ struct Cursor {
     share: Option<Share>,
 }
 
+/// The open cursors by their numbers.
+///
+/// Invariant: `of_sessions` has exactly those that have a session.
+#[derive(Default)]
+struct Open {
+    by_id: HashMap<i64, Cursor>,
+    of_sessions: BTreeSet<(Lsid, i64)>,
+}
+
+impl Open {
+    fn remove(&mut self, id: i64) -> Option<Cursor> {
+        let cursor = self.by_id.remove(&id)?;
+        if let Some(lsid) = cursor.lsid {
+            let was = self.of_sessions.remove(&(lsid, id));
+            assert!(was, "the cursors of sessions are known");
+        }
+        Some(cursor)
+    }
+
+    /// Makes it one of a session; it was of none.
+    fn join(&mut self, id: i64, lsid: Lsid) {
+        if let Some(cursor) = self.by_id.get_mut(&id) {
+            let before = cursor.lsid.replace(lsid);
+            assert!(before.is_none(), "a cursor joins one session");
+            self.of_sessions.insert((lsid, id));
+        }
+    }
+
+    fn of_session(&self, lsid: Lsid) -> Vec<i64> {
+        let theirs = self.of_sessions.range((lsid, i64::MIN)..=(lsid, i64::MAX));
+        theirs.map(|(_, id)| *id).collect()
+    }
+}
+
 #[derive(Default)]
 pub(crate) struct Cursors {
-    open: Mutex<HashMap<i64, Cursor>>,
+    open: Mutex<Open>,
     opened: AtomicU64,
     timed_out: AtomicU64,
 }
@@ -73,7 +107,7 @@ impl Cursors {
         let mut open = self.open.lock();
         let id = loop {
             let id = rand::random::<i64>() & i64::MAX;
-            if id != 0 && !open.contains_key(&id) {
+            if id != 0 && !open.by_id.contains_key(&id) {
                 break id;
             }
         };
@@ -87,15 +121,16 @@ impl Cursors {
             command: DocBuf::new(),
             share: None,
         };
-        open.insert(id, cursor);
+        open.by_id.insert(id, cursor);
         self.opened.fetch_add(1, Relaxed);
         id
     }
 
     /// Ends those cursors; how many. One that a request uses ends with its request.
-    fn end_those(&self, mut which: impl FnMut(&Cursor) -> bool) -> usize {
+    fn end_those(&self, which: impl FnOnce(&Open) -> Vec<i64>) -> usize {
         let mut open = self.open.lock();
-        let ended: Vec<Cursor> = open.extract_if(|_, c| which(c)).map(|c| c.1).collect();
+        let ids = which(&open);
+        let ended: Vec<Cursor> = ids.into_iter().filter_map(|id| open.remove(id)).collect();
         drop(open);
         // They are dropped without the lock: what a pipeline joins may be a cursor among these, which ends with it.
         ended.len()
@@ -103,7 +138,7 @@ impl Cursors {
 
     pub fn take(&self, id: i64, ns: &str) -> Outcome<Source> {
         let mut open = self.open.lock();
-        let Some(cursor) = open.get_mut(&id) else {
+        let Some(cursor) = open.by_id.get_mut(&id) else {
             return Err(err!(CursorNotFound, "cursor id {id} not found").into());
         };
         if cursor.ns != ns {
@@ -119,7 +154,7 @@ impl Cursors {
     }
 
     pub fn give_back(&self, id: i64, source: Source) -> Option<Source> {
-        match self.open.lock().get_mut(&id) {
+        match self.open.lock().by_id.get_mut(&id) {
             Some(cursor) => {
                 let other = cursor.source.replace(source);
                 assert!(other.is_none(), "one request at a time uses a cursor");
@@ -140,18 +175,21 @@ impl Cursors {
         let body = command.request.body;
         let share = local.share_of_cursor(CURSOR_BYTES, body);
         if share.is_err() {
-            let ended = self.open.lock().remove(&id);
+            let ended = self.open.lock().remove(id);
             drop(ended);
         }
         let share = share?;
-        if let Some(cursor) = self.open.lock().get_mut(&id) {
+        let mut open = self.open.lock();
+        if let Some(cursor) = open.by_id.get_mut(&id) {
             cursor.share = Some(share);
-            cursor.lsid = command.generic.lsid;
             cursor.no_timeout = command.is("noCursorTimeout");
             if let Some(user) = &command.user {
                 cursor.owner = Some(user.name.to_string());
                 cursor.command = body.to_buf();
             }
+        }
+        if let Some(lsid) = command.generic.lsid {
+            open.join(id, lsid);
         }
         Ok(())
     }
@@ -159,7 +197,7 @@ impl Cursors {
     /// Fails where a cursor is another user's.
     pub fn check_owner(&self, command: &RoutedCommand<'_>, id: i64) -> Outcome<()> {
         let open = self.open.lock();
-        match open.get(&id) {
+        match open.by_id.get(&id) {
             Some(cursor) => check_owner(command, cursor.owner.as_deref(), id),
             None => Ok(()),
         }
@@ -171,7 +209,7 @@ impl Cursors {
         let Some(user) = &command.user else {
             return Ok(());
         };
-        let made_by = self.open.lock().get(&id).map(|c| c.command.clone());
+        let made_by = self.open.lock().by_id.get(&id).map(|c| c.command.clone());
         if let Some(made_by) = made_by {
             commands::check_user_still(user, made_by.as_doc(), command.db, id)?;
         }
@@ -180,36 +218,40 @@ impl Cursors {
 
     /// Has a cursor be of another name.
     pub fn rename(&self, id: i64, ns: &str) {
-        if let Some(cursor) = self.open.lock().get_mut(&id) {
+        if let Some(cursor) = self.open.lock().by_id.get_mut(&id) {
             cursor.ns = ns.into();
         }
     }
 
     pub fn is_open(&self, id: i64) -> bool {
-        self.open.lock().contains_key(&id)
+        self.open.lock().by_id.contains_key(&id)
     }
 
     pub fn end(&self, id: i64) -> Option<Source> {
-        self.open.lock().remove(&id)?.source
+        self.open.lock().remove(id)?.source
     }
 }
 
 impl OtherCursors for Cursors {
     fn kill_session(&self, lsid: Lsid) {
-        self.end_those(|c| c.lsid == Some(lsid));
+        self.end_those(|open| open.of_session(lsid));
     }
 
     fn reap(&self, idle: Duration) {
         let is_late = |c: &Cursor| c.source.is_some() && !c.no_timeout && c.used.elapsed() > idle;
-        let late = self.end_those(is_late);
+        let late = self.end_those(|open| {
+            let late = open.by_id.iter().filter(|(_, c)| is_late(c));
+            late.map(|(id, _)| *id).collect()
+        });
         self.timed_out.fetch_add(late as u64, Relaxed);
     }
 
     fn figures(&self) -> CursorFigures {
         let open = self.open.lock();
-        let count = |which: fn(&Cursor) -> bool| open.values().filter(|c| which(c)).count() as u64;
+        let count =
+            |which: fn(&Cursor) -> bool| open.by_id.values().filter(|c| which(c)).count() as u64;
         CursorFigures {
-            open: open.len() as u64,
+            open: open.by_id.len() as u64,
             pinned: count(|c| c.source.is_none()),
             no_timeout: count(|c| c.no_timeout),
             timed_out: self.timed_out.load(Relaxed),
