@@ -2,7 +2,7 @@
 //!
 //! Invariant: what the router has no opinion of is sent on as it came.
 
-use bson::{Doc, DocBuf, Val, Writer};
+use bson::{Doc, DocBuf, Val, Writer, tag};
 use cluster_view::metadata::Placement;
 use cluster_view::{Outcome, operation_time};
 use commands::{LoggedIn, RouterPipeline, Step, Whose};
@@ -48,6 +48,20 @@ const OURS: [&str; 12] = [
     BYPASSES,
     SHAPE,
 ];
+
+/// Whether only the router itself may say it to a shard.
+pub(crate) fn is_ours(field: &str) -> bool {
+    OURS.contains(&field)
+}
+
+/// Writes the command that a client wants explained, without what only the router may say.
+fn write_as_client(w: &mut Writer, explained: Doc<'_>) {
+    w.open_doc("explain");
+    for e in explained.iter().filter(|e| !is_ours(e.name)) {
+        w.val(e.name, e.val);
+    }
+    w.close();
+}
 
 const BYPASSES: &str = "mayBypassWriteBlocking";
 const SHAPE: &str = "originalQueryShapeHash";
@@ -275,8 +289,13 @@ impl<'a> RoutedCommand<'a> {
     pub fn without(&self, fields: &[&str]) -> Writer {
         let mut w = Writer::with_capacity(self.body.len() + 128);
         for e in self.body {
-            if !fields.contains(&e.name) && !OURS.contains(&e.name) && e.name != "$db" {
-                w.val(e.name, e.val);
+            if fields.contains(&e.name) || is_ours(e.name) || e.name == "$db" {
+                continue;
+            }
+            let is_explained = e.name == "explain" && e.val.tag == tag::DOCUMENT;
+            match e.val.as_doc().filter(|_| is_explained) {
+                Some(explained) => write_as_client(&mut w, explained),
+                None => _ = w.val(e.name, e.val),
             }
         }
         // That for which it was checked, whatever its body says.
@@ -431,6 +450,11 @@ mod tests {
                 r#"{"insert":"c","shardVersion":1,"databaseVersion":1,"writesTo":1,"fromMigrate":true,"mayBypassWriteBlocking":true,"originalQueryShapeHash":"x","mergesApart":true,"joinsElsewhere":[]}"#,
                 &[],
                 r#"{ insert: "c", $db: "d" }"#,
+            ),
+            (
+                r#"{"explain":{"aggregate":"c","joinsElsewhere":[],"shardVersion":1}}"#,
+                &[],
+                r#"{ explain: { aggregate: "c" }, $db: "d" }"#,
             ),
         ] {
             let sent = with_command(command, |c| c.without(without).finish());

@@ -4,7 +4,7 @@ use crate::listing::stats::sum;
 use crate::reads::pipeline_parts::Parts;
 use crate::reads::small_side::Joins;
 use crate::reads::{aggregate, views};
-use crate::request::{RoutedCommand, finish};
+use crate::request::{RoutedCommand, finish, is_ours};
 use crate::state::Router;
 use crate::targeting::pipeline::{
     fuses, joined_collections, pipeline_context, pipeline_targets, stage_of,
@@ -203,7 +203,7 @@ fn explain_pipeline(
         false => (stages.as_array_val().to_value(), Val::NULL.to_value()),
     };
     let mut run = Writer::new();
-    for e in inner {
+    for e in inner.iter().filter(|e| !is_ours(e.name)) {
         match e.name {
             "pipeline" => run.val("pipeline", each.as_val()),
             name => run.val(name, e.val),
