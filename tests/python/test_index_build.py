@@ -1,5 +1,6 @@
 """Index builds on a live collection: writers go on, and the index is the documents when it is done."""
 
+import datetime
 import random
 import threading
 import time
@@ -141,6 +142,25 @@ def test_collection_dropped_during_its_build(coll, drop):
     thread.join()
     assert outcome[0] in ("a_1", 276), outcome
     assert coll.count_documents({}) == 0
+
+
+@pytest.mark.parametrize("kind", ["plain", "time series"])
+def test_one_who_asks_for_what_another_builds_waits_for_it(db, kind):
+    coll = db.coll
+    if kind == "time series":
+        db.create_collection("coll", timeseries={"timeField": "t", "metaField": "m"})
+    now = datetime.datetime(2026, 1, 1)
+    for first in range(0, 60_000, 10_000):
+        coll.insert_many([{"t": now, "m": {"k": i % 97, "n": i}} for i in range(first, first + 10_000)])
+    wanted = {"key": {"m.k": 1}, "name": "k"}
+    thread = threading.Thread(target=lambda: db.command("createIndexes", "coll", indexes=[wanted]))
+    thread.start()
+    until("it builds, or has", lambda: builds(db.client) or not thread.is_alive())
+    reply = db.command("createIndexes", "coll", indexes=[wanted])
+    assert not builds(db.client)
+    thread.join()
+    # One of a time series is listed where it has a meta field.
+    assert reply["numIndexesBefore"] == reply["numIndexesAfter"] == 2
 
 
 def test_killed_during_a_build(new_server):

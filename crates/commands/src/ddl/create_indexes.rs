@@ -124,6 +124,8 @@ fn on_time_series(
         );
     }
     let below = ::time_series::buckets_of(ns);
+    let names: Vec<&str> = specs.iter().map(IndexSpec::name).collect();
+    executor::build::await_builds(&mut cx.op, &below, &names)?;
     let Some(buckets) = cx.app.engine.catalog.get(&below) else {
         bail!(NamespaceNotFound, "ns does not exist: {below}");
     };
