@@ -16,7 +16,7 @@ use std::any::Any;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 /// Where a collection is.
 #[derive(Clone)]
@@ -186,11 +186,25 @@ impl Cluster {
         filter: Doc<'_>,
         sort: Doc<'_>,
     ) -> Outcome<Vec<DocBuf>> {
+        self.read_config_fields(collection, filter, sort, Doc::EMPTY)
+    }
+
+    /// The same, with these fields of each document only: a projection.
+    pub fn read_config_fields(
+        &self,
+        collection: &str,
+        filter: Doc<'_>,
+        sort: Doc<'_>,
+        fields: Doc<'_>,
+    ) -> Outcome<Vec<DocBuf>> {
         let mut w = Writer::new();
         w.str("find", collection)
             .doc("filter", filter)
-            .doc("sort", sort)
-            .doc("readConcern", doc! {"level": "majority"}.as_doc());
+            .doc("sort", sort);
+        if !fields.is_empty() {
+            w.doc("projection", fields);
+        }
+        w.doc("readConcern", doc! {"level": "majority"}.as_doc());
         all(&self.config, "config", w.finish().as_doc())
     }
 
@@ -202,6 +216,27 @@ impl Cluster {
         let shards = self.shards()?;
         let name = |d: &DocBuf| Some(d.get("_id")?.as_str()?.to_string());
         Ok(shards.iter().filter_map(name).collect())
+    }
+
+    /// Leaves of shards those that have a primary, or get one within `patience`, in which all of them are
+    /// waited for together. `name`: of the shard.
+    pub fn retain_reached<T>(
+        &self,
+        shards: &mut Vec<T>,
+        name: impl Fn(&T) -> &str,
+        patience: Duration,
+    ) -> Outcome<()> {
+        let until = Instant::now() + patience;
+        let mut sets = Vec::with_capacity(shards.len());
+        for shard in shards.iter() {
+            sets.push(self.shard(name(shard))?);
+        }
+        let mut sets = sets.iter();
+        shards.retain(|_| {
+            let left = until.saturating_duration_since(Instant::now());
+            sets.next().is_some_and(|set| set.has_primary_within(left))
+        });
+        Ok(())
     }
 
     /// The shards that were heard of.
@@ -372,7 +407,7 @@ impl Cluster {
                 Err(_) => {
                     known = None;
                     tries += 1;
-                    std::thread::sleep(std::time::Duration::from_millis(20));
+                    std::thread::sleep(Duration::from_millis(20));
                 }
             }
         }
