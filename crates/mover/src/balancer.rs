@@ -28,6 +28,8 @@ const PAUSE: Duration = Duration::from_secs(10);
 const REACHED: Duration = Duration::from_secs(2);
 /// A round plans no further when it has so many moves: later ones go by fresher figures.
 const MOST_PLANNED: usize = 1_000;
+/// A round looks closer at so many collections: each shard tells the sizes of these.
+const MOST_LOOKED_AT: usize = 2_000;
 /// A range's size where `config.settings` does not say.
 const RANGE_BYTES: u64 = 128 << 20;
 
@@ -53,7 +55,8 @@ pub fn has_work(cluster: &Cluster, table: &RoutingTable) -> Outcome<bool> {
         shards: cluster.shards()?,
         tags: cluster.read_config("tags", zones_of_it.as_doc(), Doc::EMPTY)?,
         sizes: BTreeMap::new(),
-        due: BTreeSet::new(),
+        due: Vec::new(),
+        last: String::new(),
     };
     let moves = figures.plan(cluster, table, range_bytes(cluster)?, moves_jumbo)?;
     Ok(!moves.is_empty())
@@ -127,10 +130,12 @@ struct Survey {
     shards: Vec<DocBuf>,
     /// The zones of all collections.
     tags: Vec<DocBuf>,
-    /// How many bytes each of the shards has, in their order, of collections that may need moves.
+    /// How many bytes each of the shards has, in their order, of collections that were looked at.
     sizes: BTreeMap<String, Vec<u64>>,
-    /// Collections that may need moves.
-    due: BTreeSet<String>,
+    /// Of these, the ones that may need moves.
+    due: Vec<String>,
+    /// The last one that was looked at: the next round goes on behind it.
+    last: String,
 }
 
 fn text<'d>(d: &'d DocBuf, name: &str) -> Option<&'d str> {
@@ -187,15 +192,14 @@ fn perhaps_uneven<'n>(
 fn sizes_of(
     cluster: &Cluster,
     shards: &[DocBuf],
-    names: &BTreeSet<&str>,
+    names: &[&str],
 ) -> Outcome<Option<BTreeMap<String, Vec<u64>>>> {
-    let names: Vec<&str> = names.iter().copied().collect();
     let mut sizes: BTreeMap<String, Vec<u64>> = BTreeMap::new();
     if names.is_empty() {
         return Ok(Some(sizes));
     }
     for shard in shards {
-        let Some(told) = if_known(sizes_on(cluster, id_of(shard), &names))? else {
+        let Some(told) = if_known(sizes_on(cluster, id_of(shard), names))? else {
             return Ok(None);
         };
         for (ns, bytes) in names.iter().zip(told) {
@@ -235,8 +239,21 @@ fn to_be_emptied<'e>(
     Ok(here.filter_map(|entry| text(entry, "_id")).collect())
 }
 
+/// The first of the names that come behind one, in a circle.
+fn behind<'n>(names: &BTreeSet<&'n str>, after: &str, many: usize) -> Vec<&'n str> {
+    let behind = names.range::<str, _>((Bound::Excluded(after), Bound::Unbounded));
+    let rest = names.range::<str, _>((Bound::Unbounded, Bound::Included(after)));
+    behind.chain(rest).copied().take(many).collect()
+}
+
 impl Survey {
-    fn take(cluster: &Cluster, entries: &[DocBuf], range_bytes: u64) -> Outcome<Survey> {
+    /// Looks at the collections behind `after`, as many as one round does.
+    fn take(
+        cluster: &Cluster,
+        entries: &[DocBuf],
+        range_bytes: u64,
+        after: &str,
+    ) -> Outcome<Survey> {
         let names: BTreeSet<&str> = balanced(entries).into_iter().collect();
         let mut shards = cluster.shards()?;
         let all = shards.len();
@@ -246,25 +263,29 @@ impl Survey {
             tracing::warn!(target: "SHARDING", missing, "Shards without a primary take no part in a round of the balancer");
         }
         let tags = cluster.read_config("tags", Doc::EMPTY, Doc::EMPTY)?;
-        let mut due = to_be_emptied(cluster, &shards, entries)?;
-        due.extend(tags.iter().filter_map(|tag| text(tag, "ns")));
+        // Whatever their sizes are.
+        let mut certain = to_be_emptied(cluster, &shards, entries)?;
+        certain.extend(tags.iter().filter_map(|tag| text(tag, "ns")));
         let suspects = perhaps_uneven(cluster, &shards, &names, range_bytes)?;
-        let mut asked = suspects.unwrap_or_else(|| names.clone());
-        asked.extend(due.intersection(&names));
-        let sizes = sizes_of(cluster, &shards, &asked)?;
-        let is_uneven = |ns: &&&str| match sizes.as_ref().and_then(|sizes| sizes.get(**ns)) {
-            Some(sizes) => !is_even(sizes.iter().copied(), range_bytes),
-            None => true,
+        let mut suspects = suspects.unwrap_or_else(|| names.clone());
+        suspects.extend(certain.intersection(&names));
+        let looked_at = behind(&suspects, after, MOST_LOOKED_AT);
+        let sizes = sizes_of(cluster, &shards, &looked_at)?;
+        let is_due = |ns: &&str| {
+            let sizes = sizes.as_ref().and_then(|sizes| sizes.get(*ns));
+            let is_even = sizes.is_some_and(|s| is_even(s.iter().copied(), range_bytes));
+            certain.contains(ns) || !is_even
         };
-        due.retain(|ns| names.contains(ns));
-        due.extend(asked.iter().filter(is_uneven));
-        let due = due.into_iter().map(String::from).collect();
+        let last = looked_at.last().copied().unwrap_or_default().into();
+        let due = looked_at.into_iter().filter(is_due).map(String::from);
+        let due = due.collect();
         let sizes = sizes.unwrap_or_default();
         Ok(Survey {
-            due,
             shards,
             tags,
             sizes,
+            due,
+            last,
         })
     }
 
@@ -331,7 +352,7 @@ fn balanced(entries: &[DocBuf]) -> Vec<&str> {
 /// The balancer, from round to round.
 #[derive(Default)]
 pub struct Balancer {
-    /// The collection behind which the next round begins to plan: a round plans [`MOST_PLANNED`] moves.
+    /// The collection behind which the next round begins to look.
     after: String,
 }
 
@@ -359,17 +380,10 @@ impl Balancer {
             by_name.as_doc(),
             fields.as_doc(),
         )?;
-        let survey = Survey::take(cluster, &entries, bytes)?;
-        let behind = (Bound::Excluded(self.after.as_str()), Bound::Unbounded);
-        let before = (Bound::Unbounded, Bound::Included(self.after.as_str()));
-        let due = survey.due.range::<str, _>(behind);
+        let survey = Survey::take(cluster, &entries, bytes, &self.after)?;
+        self.after.clone_from(&survey.last);
         let mut planned = Vec::new();
-        let mut last = String::new();
-        for ns in due.chain(survey.due.range::<str, _>(before)) {
-            if planned.len() >= MOST_PLANNED {
-                break;
-            }
-            last.clone_from(ns);
+        for ns in &survey.due {
             let Some(Placement::Sharded(table)) = cluster.refresh(ns)? else {
                 continue;
             };
@@ -380,8 +394,11 @@ impl Balancer {
                     due,
                 });
             }
+            if planned.len() >= MOST_PLANNED {
+                self.after.clone_from(ns);
+                break;
+            }
         }
-        self.after = last;
         Ok(planned)
     }
 }
