@@ -89,6 +89,10 @@ pub const CONFIG: &str = "config";
 
 #[derive(Default)]
 struct Known {
+    /// `set/host:port,…` of all shards.
+    addresses: HashMap<String, String>,
+    /// The shards that were asked for. Each member of these is watched, so a process that needs a few of a
+    /// thousand shards watches these.
     shards: HashMap<String, Arc<ReplicaSet>>,
     /// The sets of before the cache was cleared: a set at the same address is reused.
     earlier: HashMap<String, Arc<ReplicaSet>>,
@@ -241,7 +245,15 @@ impl Cluster {
 
     /// The shards that were heard of.
     pub fn known_shards(&self) -> Vec<String> {
-        self.known.read().shards.keys().cloned().collect()
+        self.known.read().addresses.keys().cloned().collect()
+    }
+
+    /// The shards that this process has asked anything. The others have nothing of its clients.
+    pub fn used_shards(&self) -> Vec<Arc<str>> {
+        let known = self.known.read();
+        let earlier = known.earlier.keys();
+        let names = known.shards.keys().chain(earlier);
+        names.map(|name| name.as_str().into()).collect()
     }
 
     /// A shard by name, or the configuration set as `config`.
@@ -249,28 +261,41 @@ impl Cluster {
         if let Some(set) = self.known_shard(name) {
             return Ok(set);
         }
-        for d in self.shards()? {
-            let (Some(id), Some(host)) = (
-                d.get("_id").and_then(Val::as_str),
-                d.get("host").and_then(Val::as_str),
-            ) else {
-                continue;
-            };
-            let mut known = self.known.write();
-            if known.shards.get(id).is_none_or(|s| s.address != host) {
-                let earlier = known.earlier.remove(id).filter(|s| s.address == host);
-                let new = || Arc::new(self.outside(host));
-                let set = earlier.unwrap_or_else(new);
-                known.shards.insert(id.into(), set);
+        if !self.known.read().addresses.contains_key(name) {
+            self.read_addresses()?;
+        }
+        let mut known = self.known.write();
+        let Some(address) = known.addresses.get(name).cloned() else {
+            return Err(err!(ShardNotFound, "Shard '{name}' not found").into());
+        };
+        let new = || Arc::new(self.outside(&address));
+        let set = known.shards.entry(name.into()).or_insert_with(new);
+        Ok(set.clone())
+    }
+
+    /// Reads where the shards are. A set at another address than before is another one.
+    fn read_addresses(&self) -> Outcome<()> {
+        let shards = self.shards()?;
+        let text = |d: &DocBuf, name: &str| Some(d.get(name)?.as_str()?.to_string());
+        let address = |d: &DocBuf| Some((text(d, "_id")?, text(d, "host")?));
+        let mut known = self.known.write();
+        let earlier = std::mem::take(&mut known.earlier);
+        known.addresses = shards.iter().filter_map(address).collect();
+        let Known {
+            addresses,
+            shards: sets,
+            ..
+        } = &mut *known;
+        let is_there = |id: &String, set: &Arc<ReplicaSet>| {
+            addresses.get(id).is_none_or(|a| *a == set.address)
+        };
+        sets.retain(|id, set| is_there(id, set));
+        for (id, set) in earlier {
+            if addresses.get(&id) == Some(&set.address) {
+                sets.entry(id).or_insert(set);
             }
         }
-        self.known.write().earlier.clear();
-        let known = self.known.read();
-        known
-            .shards
-            .get(name)
-            .cloned()
-            .ok_or_else(|| Failure::Client(err!(ShardNotFound, "Shard '{name}' not found")))
+        Ok(())
     }
 
     /// The primary shard of a database, if there is one of that name.
