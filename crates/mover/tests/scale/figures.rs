@@ -5,7 +5,7 @@ use crate::rounds::{balancer_round, resolver_round};
 use crate::servers::Requests;
 use crate::storms::{first_use, looks_at, storm_of_a_failover, storm_of_a_move};
 use crate::{Scene, sizes, view};
-use std::sync::atomic::Ordering::Relaxed;
+use cluster_view::collections::sizes_on;
 use std::time::{Duration, Instant};
 
 /// A size from the environment.
@@ -41,6 +41,18 @@ fn round_line(what: &str, scene: &Scene) {
     );
 }
 
+/// What a round would take that asks each shard for the sizes of all collections.
+fn by_name(scene: &Scene) {
+    let names: Vec<String> = (0..scene.size.collections).map(Size::ns).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    for shard in 0..scene.size.shards {
+        let sizes = sizes_on(&scene.cluster, &Size::shard_name(shard), &names);
+        assert_eq!(sizes.expect("sizes").len(), names.len());
+    }
+    let what = format!("by name: {}, {}", scene.size.shards, names.len());
+    println!("{what:>34} | {:>31} | {} |", "", shown(scene.load().shards));
+}
+
 #[test]
 #[ignore = "prints figures"]
 fn rounds_of_the_balancer() {
@@ -60,11 +72,7 @@ fn rounds_of_the_balancer() {
         let size = of(shards.max(2), collections);
         let scene = Scene::even(size);
         round_line(&format!("idle: {shards}, {collections}"), &scene);
-        scene
-            .shards
-            .iter()
-            .for_each(|s| s.older.store(true, Relaxed));
-        round_line(&format!("by name: {shards}, {collections}"), &scene);
+        by_name(&scene);
     }
     let size = of(shards, collections / 10);
     let scene = Scene::even(size);
@@ -166,7 +174,9 @@ fn idle_routers() {
         let scene = Scene::new(size, 3, sizes(size, |_, _| 1));
         let router = view(&scene.config);
         let before = threads();
-        router.shard(&Size::shard_name(0)).expect("a shard");
+        for n in 0..shards {
+            router.shard(&Size::shard_name(n)).expect("a shard");
+        }
         std::thread::sleep(Duration::from_secs(2));
         let watching = threads() - before;
         let (each, bytes) = looks_at(&scene.members[1], Duration::from_secs(40));

@@ -138,6 +138,48 @@ fn rounds_take_turns_at_the_collections() {
     assert_eq!(locks.values().sum::<u64>(), 300);
 }
 
+/// A shard that has many large collections tells of them in several replies.
+#[test]
+fn large_collections_are_told_part_by_part() {
+    let size = size(2, 40);
+    // 20 of them are even, and large.
+    let large = sizes(size, |_, collection| 1 + 4 * (collection as u64 % 2));
+    let scene = Scene::new(size, 1, large);
+    scene.shards[0].at_once.store(7, Relaxed);
+    let load = balancer_round(&scene);
+    assert_eq!(load.shards.messages, 3 + 1);
+}
+
+/// However many collections are uneven, a round asks for the sizes of a bounded number, and the next goes on
+/// behind them.
+#[test]
+fn a_round_asks_for_a_bounded_number_of_sizes() {
+    let size = Size {
+        shards: 2,
+        collections: 3000,
+        chunks: 1,
+    };
+    let scene = Scene::new(size, 1, sizes(size, |_, _| 20));
+    for shard in &scene.shards {
+        shard.older.store(true, Relaxed);
+    }
+    scene.cluster.shard(&Size::shard_name(0)).expect("a shard");
+    let mut balancer = Balancer::default();
+    let names = |messages: u64| messages * Size::ns(0).len() as u64;
+    scene.load();
+    balancer.round(&scene.cluster).expect("a round");
+    let asked = take_all(&scene.members)["_pandoSizes"];
+    assert_eq!(asked.messages, 3);
+    assert!(
+        asked.bytes > names(2 * 2000) && asked.bytes < 3 * names(2 * 2000),
+        "{asked:?}"
+    );
+    let locks = std::mem::take(&mut *scene.metadata.locks.lock());
+    balancer.round(&scene.cluster).expect("a round");
+    let next = scene.metadata.locks.lock();
+    assert!(!locks.is_empty() && next.keys().all(|ns| !locks.contains_key(ns)));
+}
+
 /// A shard whose primary is gone holds up neither the resolver nor the balancer.
 #[test]
 fn a_shard_without_a_primary_holds_no_round_up() {

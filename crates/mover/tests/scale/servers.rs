@@ -76,6 +76,11 @@ impl Server {
         self.changes.fetch_add(1, SeqCst);
     }
 
+    /// Whether it was asked anything since the last time.
+    pub fn was_asked(&self) -> bool {
+        !self.counts.lock().is_empty()
+    }
+
     /// What it was asked since the last time, by the commands' names.
     pub fn take_counts(&self) -> BTreeMap<String, Requests> {
         std::mem::take(&mut *self.counts.lock())

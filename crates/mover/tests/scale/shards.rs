@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use sharding::{Ownership, Received, Standing, standing};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 /// Bytes of a chunk, where nothing else is said: half a range's default size.
 pub const CHUNK_BYTES: u64 = 64 << 20;
@@ -22,6 +22,8 @@ pub struct Shard {
     pub bytes: Bytes,
     /// It is of a release that tells the sizes of named collections only.
     pub older: AtomicBool,
+    /// How many large collections a reply tells of.
+    pub at_once: AtomicUsize,
     owned: Mutex<BTreeMap<String, Ownership>>,
 }
 
@@ -32,6 +34,7 @@ impl Shard {
             size,
             bytes,
             older: AtomicBool::new(false),
+            at_once: AtomicUsize::new(10_000),
             owned: Mutex::default(),
         })
     }
@@ -59,18 +62,21 @@ impl Shard {
         w.close();
         let above = command.get("above").and_then(Val::to_i64_exact);
         if let Some(above) = above.filter(|_| !self.older.load(Relaxed)) {
+            let after = command.get("after").and_then(Val::as_str).unwrap_or("");
+            let first = Size::number_of(after).map_or(0, |n| n + 1);
+            let sized = (first..self.size.collections).map(|n| (n, (self.bytes)(self.number, n)));
+            let mut large = sized
+                .filter(|(_, bytes)| *bytes > above.unsigned_abs())
+                .peekable();
             w.open_array("large");
-            for n in 0..self.size.collections {
-                let bytes = (self.bytes)(self.number, n);
-                if bytes > above.unsigned_abs() {
-                    w.push(
-                        doc! {"ns": Size::ns(n), "bytes": bytes as i64}
-                            .as_doc()
-                            .as_val(),
-                    );
-                }
+            for (n, bytes) in large.by_ref().take(self.at_once.load(Relaxed)) {
+                w.push(
+                    doc! {"ns": Size::ns(n), "bytes": bytes as i64}
+                        .as_doc()
+                        .as_val(),
+                );
             }
-            w.close();
+            w.close().bool("more", large.peek().is_some());
         }
         w.f64("ok", 1.0);
         w.finish()

@@ -180,6 +180,31 @@ fn a_router_reads_a_collection_when_it_is_used() {
     assert_eq!(load.shards.messages, 0);
 }
 
+/// A process watches the members of shards that it asks something, and of no others: so shards that join with a few
+/// of a thousand shards do not watch three thousand members each.
+#[test]
+fn a_view_watches_the_shards_that_it_uses() {
+    let few = size(6, 10);
+    let scene = Scene::new(few, 3, sizes(few, |_, _| 1));
+    begin(&scene);
+    read_at(&scene.cluster, 2);
+    let began = Instant::now();
+    let looked = loop {
+        let looked: Vec<usize> = (0..18).filter(|n| scene.members[*n].was_asked()).collect();
+        if looked.len() == 3 || began.elapsed() > Duration::from_secs(5) {
+            break looked;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    assert_eq!(looked, [6, 7, 8]);
+    // Nor does it tell others of sessions that have ended.
+    scene.load();
+    let ended = doc! {"endSessions": bson::array![], "$db": "admin"};
+    scene.cluster.tell_used_shards(&ended);
+    let load = scene.load();
+    assert_eq!((load.config.messages, load.shards.messages), (0, 1));
+}
+
 /// How often a second one member is looked at by an idle process, and the bytes of a look.
 pub fn looks_at(member: &Server, during: Duration) -> (f64, u64) {
     member.take_counts();
