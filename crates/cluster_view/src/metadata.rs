@@ -100,6 +100,31 @@ struct Known {
     collections: HashMap<String, Placement>,
 }
 
+/// Which members of the configuration set may answer a read.
+#[derive(Clone, Copy)]
+enum Readers {
+    Primary,
+    /// One of those that are near.
+    Any,
+}
+
+impl Readers {
+    fn say(self, command: &mut Writer) {
+        if let Readers::Any = self {
+            command.doc("$readPreference", doc! {"mode": "nearest"}.as_doc());
+        }
+    }
+}
+
+/// Finds what a majority of the configuration set has.
+fn find_in(collection: &str, filter: Doc<'_>) -> Writer {
+    let mut w = Writer::new();
+    w.str("find", collection)
+        .doc("filter", filter)
+        .doc("readConcern", doc! {"level": "majority"}.as_doc());
+    w
+}
+
 /// How far ahead of the clock a client's time may be, in seconds.
 const MOST_AHEAD_SECONDS: u64 = 10;
 
@@ -190,7 +215,9 @@ impl Cluster {
         filter: Doc<'_>,
         sort: Doc<'_>,
     ) -> Outcome<Vec<DocBuf>> {
-        self.read_config_fields(collection, filter, sort, Doc::EMPTY)
+        let mut command = find_in(collection, filter);
+        command.doc("sort", sort);
+        all(&self.config, "config", command.finish().as_doc())
     }
 
     /// The same, with these fields of each document only: a projection.
@@ -201,15 +228,9 @@ impl Cluster {
         sort: Doc<'_>,
         fields: Doc<'_>,
     ) -> Outcome<Vec<DocBuf>> {
-        let mut w = Writer::new();
-        w.str("find", collection)
-            .doc("filter", filter)
-            .doc("sort", sort);
-        if !fields.is_empty() {
-            w.doc("projection", fields);
-        }
-        w.doc("readConcern", doc! {"level": "majority"}.as_doc());
-        all(&self.config, "config", w.finish().as_doc())
+        let mut command = find_in(collection, filter);
+        command.doc("sort", sort).doc("projection", fields);
+        all(&self.config, "config", command.finish().as_doc())
     }
 
     pub fn shards(&self) -> Outcome<Vec<DocBuf>> {
@@ -336,10 +357,25 @@ impl Cluster {
 
     /// Where a collection is; `None`: the database does not exist.
     pub fn placement(&self, ns: &str) -> Outcome<Option<Placement>> {
-        match self.known_placement(ns) {
-            Some(placement) => Ok(Some(placement)),
-            None => self.refresh(ns),
+        if let Some(placement) = self.known_placement(ns) {
+            return Ok(Some(placement));
         }
+        // Whatever has failed, the primary knows better.
+        match self.read_at_any_member(ns) {
+            Ok(Some(table)) => self.take_over(ns, Some(table)),
+            _ => self.refresh(ns),
+        }
+    }
+
+    /// The table as any member of the configuration set has it, so that routers which start do not read all
+    /// tables from the primary. It may be older than the primary's, as a cached one may: then a shard
+    /// refuses it. `None`: it may be one that this member does not know yet.
+    fn read_at_any_member(&self, ns: &str) -> Outcome<Option<RoutingTable>> {
+        let Some(entry) = self.read_entry(ns, Readers::Any)? else {
+            return Ok(None);
+        };
+        let chunks = self.read_chunks(&entry, None, Readers::Any)?;
+        Ok(Some(RoutingTable::new(entry, chunks)?))
     }
 
     /// The same, as far as it was read.
@@ -412,21 +448,12 @@ impl Cluster {
     ) -> Outcome<Option<RoutingTable>> {
         let mut tries = 0;
         loop {
-            // Of a time series the buckets are what has chunks.
-            let names = bson::array![ns, series::buckets_of(ns)];
-            let either = doc! {"_id": doc! {"$in": names}};
-            let found = self.read_config("collections", either.as_doc(), Doc::EMPTY)?;
-            let Some(entry) = found.first() else {
+            let Some(entry) = self.read_entry(ns, Readers::Primary)? else {
                 return Ok(None);
             };
-            let mut entry = entry_of(entry.as_doc())?;
-            entry.measured = entry.ns != ns;
             known = known.filter(|table| table.entry == entry);
-            let filter = RoutingTable::unknown_chunks(known, &entry.uuid);
-            let chunks = self.read_config("chunks", filter.as_doc(), Doc::EMPTY)?;
-            let chunks: Result<Vec<Chunk>, _> =
-                chunks.iter().map(|d| Chunk::parse(d.as_doc())).collect();
-            match RoutingTable::followed(known, entry, chunks?) {
+            let chunks = self.read_chunks(&entry, known, Readers::Primary)?;
+            match RoutingTable::followed(known, entry, chunks) {
                 Ok(table) => return Ok(Some(table)),
                 Err(e) if tries >= 20 => return Err(e.into()),
                 Err(_) => {
@@ -436,6 +463,38 @@ impl Cluster {
                 }
             }
         }
+    }
+
+    /// The entry of a collection that has chunks.
+    fn read_entry(&self, ns: &str, readers: Readers) -> Outcome<Option<CollectionEntry>> {
+        // Of a time series the buckets are what has chunks.
+        let names = bson::array![ns, series::buckets_of(ns)];
+        let either = doc! {"_id": doc! {"$in": names}};
+        let mut command = find_in("collections", either.as_doc());
+        readers.say(&mut command);
+        let found = all(&self.config, "config", command.finish().as_doc())?;
+        let Some(entry) = found.first() else {
+            return Ok(None);
+        };
+        let mut entry = entry_of(entry.as_doc())?;
+        entry.measured = entry.ns != ns;
+        Ok(Some(entry))
+    }
+
+    /// The chunks of a collection that a known table of the same life lacks.
+    fn read_chunks(
+        &self,
+        entry: &CollectionEntry,
+        known: Option<&RoutingTable>,
+        readers: Readers,
+    ) -> Outcome<Vec<Chunk>> {
+        let filter = RoutingTable::unknown_chunks(known, &entry.uuid);
+        let mut command = find_in("chunks", filter.as_doc());
+        readers.say(&mut command);
+        let chunks = all(&self.config, "config", command.finish().as_doc())?;
+        let chunks: Result<Vec<Chunk>, _> =
+            chunks.iter().map(|d| Chunk::parse(d.as_doc())).collect();
+        Ok(chunks?)
     }
 
     pub fn forget_database(&self, db: &str) {

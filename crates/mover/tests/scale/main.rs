@@ -84,7 +84,12 @@ impl Scene {
 
 /// A process that knows nothing yet.
 pub fn view(config: &Server) -> Cluster {
-    let address = format!("csrs/{}", config.host);
+    view_by(&[&config.host])
+}
+
+/// The same where the configuration set has these members.
+pub fn view_by(hosts: &[&str]) -> Cluster {
+    let address = format!("csrs/{}", hosts.join(","));
     Cluster::new(&address, access(), Box::<Moving>::default())
 }
 

@@ -98,7 +98,7 @@ impl Server {
             let name = command.first().expect("a name").name;
             let reply = match name {
                 "hello" => self.hello(command),
-                _ if !self.primary.load(SeqCst) => error(10107, "not primary"),
+                name if !self.answers(name, command) => error(10107, "not primary"),
                 name => self.role.answer(name, command),
             };
             let bytes = message(reply.as_doc(), &[]);
@@ -109,6 +109,12 @@ impl Server {
             };
             stream.write_all(&bytes)?;
         }
+    }
+
+    /// A primary answers all; a secondary, reads that are for any member, and their cursors.
+    fn answers(&self, name: &str, command: Doc<'_>) -> bool {
+        let is_for_any = name == "getMore" || command.contains("$readPreference");
+        is_for_any || self.primary.load(SeqCst)
     }
 
     /// At once, or when it is no more what the client knows.

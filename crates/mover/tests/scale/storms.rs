@@ -2,7 +2,7 @@
 
 use crate::metadata::Size;
 use crate::servers::{Requests, Server, take_all, total};
-use crate::{Load, Scene, sizes, view};
+use crate::{Load, Scene, sizes, view, view_by};
 use bson::doc;
 use cluster_view::Cluster;
 use cluster_view::metadata::Placement;
@@ -178,6 +178,43 @@ fn a_router_reads_a_collection_when_it_is_used() {
     let load = first_use(size, 10);
     assert_eq!((load.config.messages, load.config.documents), (20, 10 * 21));
     assert_eq!(load.shards.messages, 0);
+}
+
+/// Of a configuration set of three each member answers a part of the reads of first uses, and the primary alone
+/// the reads that follow a refusal.
+#[test]
+fn first_uses_are_read_at_all_members() {
+    let few = Size {
+        shards: 2,
+        collections: 90,
+        chunks: 300,
+    };
+    let scene = Scene::even(few);
+    let others = [0, 1].map(|_| Server::start(scene.metadata.clone()));
+    others.iter().for_each(|member| member.set_primary(false));
+    let members = [scene.config.clone(), others[0].clone(), others[1].clone()];
+    let hosts: Vec<&str> = members.iter().map(|m| m.host.as_str()).collect();
+    let router = view_by(&hosts);
+    let began = Instant::now();
+    // All have said what they are.
+    while !members.iter().all(|m| m.was_asked()) && began.elapsed() < Duration::from_secs(5) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    std::thread::sleep(Duration::from_millis(100));
+    scene.load();
+    for n in 0..few.collections {
+        router.placement(&Size::ns(n)).expect("a placement");
+    }
+    let reads = members.each_ref().map(|m| total(&m.take_counts()).messages);
+    // An entry, and two batches of chunks each.
+    assert_eq!(reads.iter().sum::<u64>(), 3 * 90);
+    assert!(reads.iter().all(|n| *n > 3 * 90 / 10), "{reads:?}");
+    begin(&scene);
+    move_a_chunk(&scene);
+    read_of(&router, 0, 0);
+    let reads = members.each_ref().map(|m| total(&m.take_counts()).messages);
+    // The addresses of shards, the entry, what has changed.
+    assert_eq!(reads, [3, 0, 0]);
 }
 
 /// A process watches the members of shards that it asks something, and of no others: so shards that join with a few
