@@ -1,4 +1,5 @@
-"""Many sharded collections: a round of the balancer asks for all of them at once, and a database with them is dropped whole."""
+"""Many sharded collections: a round of the balancer asks for all of them at once, and a database with them is dropped whole. What a move
+costs the configuration set, whatever the number of collections and shards."""
 
 import pytest
 from harness import until
@@ -45,6 +46,31 @@ def test_a_database_is_dropped_with_all_of_them(cluster):
     for shard in cluster.shards.values():
         with shard.client() as direct:
             assert direct.gone.list_collection_names() == []
+
+
+def test_what_a_move_asks_the_configuration_set(cluster):
+    """docs/scale-out.md says how many reads and writes it takes."""
+
+    def counts(client):
+        commands = client.admin.command("serverStatus")["metrics"]["commands"]
+        asked = ("find", "_pandoChange", "findAndModify", "insert", "update")
+        return {name: commands.get(name, {}).get("total", 0) for name in asked}
+
+    moves = 10
+    with cluster.client() as client, cluster.config.client() as config:
+        client.admin.command("balancerStop")
+        client.admin.command("shardCollection", "moved.c", key={"k": 1})
+        for n in range(1, moves + 2):
+            client.admin.command("split", "moved.c", middle={"k": n})
+        donor = client.config.databases.find_one({"_id": "moved"})["primary"]
+        recipient = next(name for name in cluster.shards if name != donor)
+        before = counts(config)
+        for n in range(1, moves + 1):
+            client.admin.command("moveChunk", "moved.c", find={"k": n}, to=recipient)
+        each = {name: (after - before[name]) / moves for name, after in counts(config).items()}
+        client.admin.command("balancerStart")
+    assert sum(each.values()) - each["find"] <= 9, each
+    assert each["find"] <= 20, each
 
 
 def test_a_shard_of_an_older_release_is_balanced(cluster):

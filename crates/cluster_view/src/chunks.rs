@@ -359,16 +359,18 @@ impl<'c> Change<'c> {
     }
 }
 
-/// The indexes by which chunks are read: all of a collection, and what has changed.
+/// The indexes by which chunks are read: all of a collection, what has changed, and of which collections a
+/// shard has any.
 pub fn index_chunks(cluster: &Cluster) -> Outcome<()> {
-    let index = |second: &str| {
+    let index = |first: &str, second: &str| {
         let mut key = Writer::new();
-        key.i32("uuid", 1).i32(second, 1);
-        doc! {"key": key.finish(), "name": format!("uuid_1_{second}_1")}
+        key.i32(first, 1).i32(second, 1);
+        doc! {"key": key.finish(), "name": format!("{first}_1_{second}_1")}
     };
+    let by_shard = index("shard", "uuid");
     let create = doc! {
         "createIndexes": "chunks",
-        "indexes": bson::array![index("min"), index("turn")],
+        "indexes": bson::array![index("uuid", "min"), index("uuid", "turn"), by_shard],
         "writeConcern": doc! {"w": "majority"},
     };
     cluster.on_config("config", create.as_doc()).map(drop)

@@ -107,6 +107,37 @@ pub fn sizes_on(cluster: &Cluster, shard: &str, names: &[&str]) -> Outcome<Vec<u
     }
 }
 
+/// The collections of which a shard has more than `above` bytes, with how many; sharded or not. `None`: the
+/// shard is of a release that tells of named collections only.
+pub fn large_on(cluster: &Cluster, shard: &str, above: u64) -> Outcome<Option<Vec<(String, u64)>>> {
+    let set = cluster.shard(shard)?;
+    let (mut large, mut after) = (Vec::new(), String::new());
+    loop {
+        let ask = doc! {
+            "_pandoSizes": 1, "collections": bson::array![],
+            "above": i64::try_from(above).unwrap_or(i64::MAX), "after": after.as_str(),
+        };
+        let reply = run(&set, "admin", ask.as_doc())?;
+        let Some(told) = reply.get("large").and_then(Val::as_array) else {
+            return Ok(None);
+        };
+        let of = |d: Doc<'_>| {
+            Some((
+                d.get("ns")?.as_str()?.to_string(),
+                d.get("bytes")?.to_f64()?,
+            ))
+        };
+        let told = told.values().filter_map(|v| of(v.as_doc()?));
+        large.extend(told.map(|(ns, bytes)| (ns, bytes as u64)));
+        match large.last() {
+            Some((last, _)) if reply.get("more").is_some_and(Val::truthy) && *last > after => {
+                after = last.clone();
+            }
+            _ => return Ok(Some(large)),
+        }
+    }
+}
+
 /// The definitions that a shard has of a collection: `{id, name, type, version, definition}`.
 pub fn search_definitions(cluster: &Cluster, shard: &str, ns: &str) -> Outcome<Vec<DocBuf>> {
     let (db, collection) = ns.split_once('.').unwrap_or((ns, ""));

@@ -16,7 +16,7 @@ use std::any::Any;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 /// Where a collection is.
 #[derive(Clone)]
@@ -89,11 +89,40 @@ pub const CONFIG: &str = "config";
 
 #[derive(Default)]
 struct Known {
+    /// `set/host:port,…` of all shards.
+    addresses: HashMap<String, String>,
+    /// The shards that were asked for. Each member of these is watched, so a process that needs a few of a
+    /// thousand shards watches these.
     shards: HashMap<String, Arc<ReplicaSet>>,
     /// The sets of before the cache was cleared: a set at the same address is reused.
     earlier: HashMap<String, Arc<ReplicaSet>>,
     databases: HashMap<String, DatabasePrimary>,
     collections: HashMap<String, Placement>,
+}
+
+/// Which members of the configuration set may answer a read.
+#[derive(Clone, Copy)]
+enum Readers {
+    Primary,
+    /// One of those that are near.
+    Any,
+}
+
+impl Readers {
+    fn say(self, command: &mut Writer) {
+        if let Readers::Any = self {
+            command.doc("$readPreference", doc! {"mode": "nearest"}.as_doc());
+        }
+    }
+}
+
+/// Finds what a majority of the configuration set has.
+fn find_in(collection: &str, filter: Doc<'_>) -> Writer {
+    let mut w = Writer::new();
+    w.str("find", collection)
+        .doc("filter", filter)
+        .doc("readConcern", doc! {"level": "majority"}.as_doc());
+    w
 }
 
 /// How far ahead of the clock a client's time may be, in seconds.
@@ -186,12 +215,22 @@ impl Cluster {
         filter: Doc<'_>,
         sort: Doc<'_>,
     ) -> Outcome<Vec<DocBuf>> {
-        let mut w = Writer::new();
-        w.str("find", collection)
-            .doc("filter", filter)
-            .doc("sort", sort)
-            .doc("readConcern", doc! {"level": "majority"}.as_doc());
-        all(&self.config, "config", w.finish().as_doc())
+        let mut command = find_in(collection, filter);
+        command.doc("sort", sort);
+        all(&self.config, "config", command.finish().as_doc())
+    }
+
+    /// The same, with these fields of each document only: a projection.
+    pub fn read_config_fields(
+        &self,
+        collection: &str,
+        filter: Doc<'_>,
+        sort: Doc<'_>,
+        fields: Doc<'_>,
+    ) -> Outcome<Vec<DocBuf>> {
+        let mut command = find_in(collection, filter);
+        command.doc("sort", sort).doc("projection", fields);
+        all(&self.config, "config", command.finish().as_doc())
     }
 
     pub fn shards(&self) -> Outcome<Vec<DocBuf>> {
@@ -204,9 +243,38 @@ impl Cluster {
         Ok(shards.iter().filter_map(name).collect())
     }
 
+    /// Leaves of shards those that have a primary, or get one within `patience`, in which all of them are
+    /// waited for together. `name`: of the shard.
+    pub fn retain_reached<T>(
+        &self,
+        shards: &mut Vec<T>,
+        name: impl Fn(&T) -> &str,
+        patience: Duration,
+    ) -> Outcome<()> {
+        let until = Instant::now() + patience;
+        let mut sets = Vec::with_capacity(shards.len());
+        for shard in shards.iter() {
+            sets.push(self.shard(name(shard))?);
+        }
+        let mut sets = sets.iter();
+        shards.retain(|_| {
+            let left = until.saturating_duration_since(Instant::now());
+            sets.next().is_some_and(|set| set.has_primary_within(left))
+        });
+        Ok(())
+    }
+
     /// The shards that were heard of.
     pub fn known_shards(&self) -> Vec<String> {
-        self.known.read().shards.keys().cloned().collect()
+        self.known.read().addresses.keys().cloned().collect()
+    }
+
+    /// The shards that this process has asked anything. The others have nothing of its clients.
+    pub fn used_shards(&self) -> Vec<Arc<str>> {
+        let known = self.known.read();
+        let earlier = known.earlier.keys();
+        let names = known.shards.keys().chain(earlier);
+        names.map(|name| name.as_str().into()).collect()
     }
 
     /// A shard by name, or the configuration set as `config`.
@@ -214,28 +282,41 @@ impl Cluster {
         if let Some(set) = self.known_shard(name) {
             return Ok(set);
         }
-        for d in self.shards()? {
-            let (Some(id), Some(host)) = (
-                d.get("_id").and_then(Val::as_str),
-                d.get("host").and_then(Val::as_str),
-            ) else {
-                continue;
-            };
-            let mut known = self.known.write();
-            if known.shards.get(id).is_none_or(|s| s.address != host) {
-                let earlier = known.earlier.remove(id).filter(|s| s.address == host);
-                let new = || Arc::new(self.outside(host));
-                let set = earlier.unwrap_or_else(new);
-                known.shards.insert(id.into(), set);
+        if !self.known.read().addresses.contains_key(name) {
+            self.read_addresses()?;
+        }
+        let mut known = self.known.write();
+        let Some(address) = known.addresses.get(name).cloned() else {
+            return Err(err!(ShardNotFound, "Shard '{name}' not found").into());
+        };
+        let new = || Arc::new(self.outside(&address));
+        let set = known.shards.entry(name.into()).or_insert_with(new);
+        Ok(set.clone())
+    }
+
+    /// Reads where the shards are. A set at another address than before is another one.
+    fn read_addresses(&self) -> Outcome<()> {
+        let shards = self.shards()?;
+        let text = |d: &DocBuf, name: &str| Some(d.get(name)?.as_str()?.to_string());
+        let address = |d: &DocBuf| Some((text(d, "_id")?, text(d, "host")?));
+        let mut known = self.known.write();
+        let earlier = std::mem::take(&mut known.earlier);
+        known.addresses = shards.iter().filter_map(address).collect();
+        let Known {
+            addresses,
+            shards: sets,
+            ..
+        } = &mut *known;
+        let is_there = |id: &String, set: &Arc<ReplicaSet>| {
+            addresses.get(id).is_none_or(|a| *a == set.address)
+        };
+        sets.retain(|id, set| is_there(id, set));
+        for (id, set) in earlier {
+            if addresses.get(&id) == Some(&set.address) {
+                sets.entry(id).or_insert(set);
             }
         }
-        self.known.write().earlier.clear();
-        let known = self.known.read();
-        known
-            .shards
-            .get(name)
-            .cloned()
-            .ok_or_else(|| Failure::Client(err!(ShardNotFound, "Shard '{name}' not found")))
+        Ok(())
     }
 
     /// The primary shard of a database, if there is one of that name.
@@ -276,10 +357,25 @@ impl Cluster {
 
     /// Where a collection is; `None`: the database does not exist.
     pub fn placement(&self, ns: &str) -> Outcome<Option<Placement>> {
-        match self.known_placement(ns) {
-            Some(placement) => Ok(Some(placement)),
-            None => self.refresh(ns),
+        if let Some(placement) = self.known_placement(ns) {
+            return Ok(Some(placement));
         }
+        // Whatever has failed, the primary knows better.
+        match self.read_at_any_member(ns) {
+            Ok(Some(table)) => self.take_over(ns, Some(table)),
+            _ => self.refresh(ns),
+        }
+    }
+
+    /// The table as any member of the configuration set has it, so that routers which start do not read all
+    /// tables from the primary. It may be older than the primary's, as a cached one may: then a shard
+    /// refuses it. `None`: it may be one that this member does not know yet.
+    fn read_at_any_member(&self, ns: &str) -> Outcome<Option<RoutingTable>> {
+        let Some(entry) = self.read_entry(ns, Readers::Any)? else {
+            return Ok(None);
+        };
+        let chunks = self.read_chunks(&entry, None, Readers::Any)?;
+        Ok(Some(RoutingTable::new(entry, chunks)?))
     }
 
     /// The same, as far as it was read.
@@ -352,30 +448,53 @@ impl Cluster {
     ) -> Outcome<Option<RoutingTable>> {
         let mut tries = 0;
         loop {
-            // Of a time series the buckets are what has chunks.
-            let names = bson::array![ns, series::buckets_of(ns)];
-            let either = doc! {"_id": doc! {"$in": names}};
-            let found = self.read_config("collections", either.as_doc(), Doc::EMPTY)?;
-            let Some(entry) = found.first() else {
+            let Some(entry) = self.read_entry(ns, Readers::Primary)? else {
                 return Ok(None);
             };
-            let mut entry = entry_of(entry.as_doc())?;
-            entry.measured = entry.ns != ns;
             known = known.filter(|table| table.entry == entry);
-            let filter = RoutingTable::unknown_chunks(known, &entry.uuid);
-            let chunks = self.read_config("chunks", filter.as_doc(), Doc::EMPTY)?;
-            let chunks: Result<Vec<Chunk>, _> =
-                chunks.iter().map(|d| Chunk::parse(d.as_doc())).collect();
-            match RoutingTable::followed(known, entry, chunks?) {
+            let chunks = self.read_chunks(&entry, known, Readers::Primary)?;
+            match RoutingTable::followed(known, entry, chunks) {
                 Ok(table) => return Ok(Some(table)),
                 Err(e) if tries >= 20 => return Err(e.into()),
                 Err(_) => {
                     known = None;
                     tries += 1;
-                    std::thread::sleep(std::time::Duration::from_millis(20));
+                    std::thread::sleep(Duration::from_millis(20));
                 }
             }
         }
+    }
+
+    /// The entry of a collection that has chunks.
+    fn read_entry(&self, ns: &str, readers: Readers) -> Outcome<Option<CollectionEntry>> {
+        // Of a time series the buckets are what has chunks.
+        let names = bson::array![ns, series::buckets_of(ns)];
+        let either = doc! {"_id": doc! {"$in": names}};
+        let mut command = find_in("collections", either.as_doc());
+        readers.say(&mut command);
+        let found = all(&self.config, "config", command.finish().as_doc())?;
+        let Some(entry) = found.first() else {
+            return Ok(None);
+        };
+        let mut entry = entry_of(entry.as_doc())?;
+        entry.measured = entry.ns != ns;
+        Ok(Some(entry))
+    }
+
+    /// The chunks of a collection that a known table of the same life lacks.
+    fn read_chunks(
+        &self,
+        entry: &CollectionEntry,
+        known: Option<&RoutingTable>,
+        readers: Readers,
+    ) -> Outcome<Vec<Chunk>> {
+        let filter = RoutingTable::unknown_chunks(known, &entry.uuid);
+        let mut command = find_in("chunks", filter.as_doc());
+        readers.say(&mut command);
+        let chunks = all(&self.config, "config", command.finish().as_doc())?;
+        let chunks: Result<Vec<Chunk>, _> =
+            chunks.iter().map(|d| Chunk::parse(d.as_doc())).collect();
+        Ok(chunks?)
     }
 
     pub fn forget_database(&self, db: &str) {

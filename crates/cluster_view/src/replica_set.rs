@@ -240,6 +240,12 @@ impl ReplicaSet {
         self.address.split_once('/').map(|(name, _)| name)
     }
 
+    /// Whether a primary is known, or comes to be within that time.
+    pub fn has_primary_within(&self, patience: Duration) -> bool {
+        let found = self.members.find(&ReadPreference::PRIMARY, patience);
+        found.is_some()
+    }
+
     /// The member that a command goes to.
     pub fn choose(&self, selection: &ServerSelection<'_>) -> Outcome<Arc<Member>> {
         self.choose_within(selection, PATIENCE)

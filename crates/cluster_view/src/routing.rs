@@ -370,6 +370,13 @@ impl Cluster {
         self.send_all(commands.iter().map(message).collect())
     }
 
+    /// Tells the shards that this process has asked anything; replies are of no interest.
+    pub fn tell_used_shards(&self, command: &DocBuf) {
+        let shards = self.used_shards().into_iter();
+        let asks: Vec<_> = shards.map(|shard| (shard, command.clone())).collect();
+        self.together(&asks);
+    }
+
     fn send_all(&self, messages: Vec<(Arc<str>, Vec<u8>)>) -> Vec<Outcome<DocBuf>> {
         let messages = messages.into_iter();
         let under_way: Vec<_> = messages.map(|(to, what)| self.begin(&to, what)).collect();

@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 const PAUSE: Duration = Duration::from_secs(1);
 /// How long something waits before it counts as left.
 const LEFT: Duration = Duration::from_secs(5);
+/// How long a round waits, in all, for shards to have a primary.
+const REACHED: Duration = Duration::from_secs(1);
 
 type Key = (Shard, Vec<u8>, i64);
 
@@ -34,27 +36,39 @@ impl Seen {
     }
 }
 
-fn look(cluster: &Cluster, seen: &mut Seen, teller: &mut Teller) -> cluster_view::Outcome<()> {
-    let mut round = HashMap::new();
-    let shards = cluster.shard_names()?;
-    teller.look(cluster, &shards)?;
-    for shard in shards {
-        let shard = Shard::from(shard);
-        let in_doubt = match cluster.in_doubt_on(&shard) {
-            Ok(in_doubt) => in_doubt,
-            Err(_) => continue,
-        };
-        for one in in_doubt {
-            let (session, number) = one.id.key();
-            let key = (shard.clone(), session, number);
-            if seen.is_left(key, Instant::now(), &mut round) {
-                let recovery = one.recovery.unwrap_or_else(|| shard.clone());
-                resolve(cluster, &one.id, &recovery, one.participants);
+/// What rounds remember.
+#[derive(Default)]
+pub struct Resolver {
+    seen: Seen,
+    teller: Teller,
+}
+
+impl Resolver {
+    /// One round: one message to each shard that has a primary. The others are looked at in the next
+    /// round: a shard whose members are gone does not keep transactions of other shards waiting.
+    pub fn look(&mut self, cluster: &Cluster) -> cluster_view::Outcome<()> {
+        let mut round = HashMap::new();
+        let mut shards = cluster.shard_names()?;
+        cluster.retain_reached(&mut shards, String::as_str, REACHED)?;
+        self.teller.look(cluster, &shards)?;
+        for shard in shards {
+            let shard = Shard::from(shard);
+            let in_doubt = match cluster.in_doubt_on(&shard) {
+                Ok(in_doubt) => in_doubt,
+                Err(_) => continue,
+            };
+            for one in in_doubt {
+                let (session, number) = one.id.key();
+                let key = (shard.clone(), session, number);
+                if self.seen.is_left(key, Instant::now(), &mut round) {
+                    let recovery = one.recovery.unwrap_or_else(|| shard.clone());
+                    resolve(cluster, &one.id, &recovery, one.participants);
+                }
             }
         }
+        self.seen.0 = round;
+        Ok(())
     }
-    seen.0 = round;
-    Ok(())
 }
 
 fn resolve(cluster: &Cluster, id: &Id, recovery: &Shard, others: Vec<Shard>) {
@@ -77,16 +91,16 @@ pub fn run(
     leads: impl Fn() -> bool + Send + 'static,
 ) -> std::io::Result<()> {
     let work = move || {
-        let (mut seen, mut teller) = (Seen::default(), Teller::default());
+        let mut resolver = Resolver::default();
         loop {
             std::thread::sleep(PAUSE);
             match leads() {
                 true => {
-                    if let Err(e) = look(&cluster, &mut seen, &mut teller) {
+                    if let Err(e) = resolver.look(&cluster) {
                         tracing::debug!(target: "SHARDING", error = %e, "Left transactions could not be looked for");
                     }
                 }
-                false => (seen, teller) = (Seen::default(), Teller::default()),
+                false => resolver = Resolver::default(),
             }
         }
     };

@@ -1,7 +1,10 @@
 //! Which shard gives a range away, and which takes it: by size, as MongoDB balances since 6.1. A shard
 //! takes part in one move at a time, so of `n` shards `n / 2` pairs move at once.
 
-use std::collections::BTreeSet;
+use crate::zones::{Within, Zone, of as zone_of};
+use crate::{Chunk, RoutingTable};
+use errors::Result;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What a shard has of a collection, or of one of its zones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +22,11 @@ pub struct Load<'a> {
 /// Data is moved while two shards differ by more than so many ranges' sizes.
 const TOLERANCE: u64 = 3;
 
+/// By how many bytes of a collection two shards may differ. So a collection of which no shard has more is even.
+pub fn tolerated_bytes(range_bytes: u64) -> u64 {
+    range_bytes.saturating_mul(TOLERANCE)
+}
+
 /// Donor and recipient, if a range of `range_bytes` is to move at all.
 pub fn choose<'a>(loads: &[Load<'a>], range_bytes: u64) -> Option<(&'a str, &'a str)> {
     let recipients = loads.iter().filter(|l| l.may_take && !l.draining);
@@ -34,7 +42,7 @@ pub fn choose<'a>(loads: &[Load<'a>], range_bytes: u64) -> Option<(&'a str, &'a 
     }
     let donor = donors().max_by_key(|l| l.bytes)?;
     let apart = donor.bytes.saturating_sub(recipient.bytes);
-    (apart > range_bytes.saturating_mul(TOLERANCE)).then_some((donor.shard, recipient.shard))
+    (apart > tolerated_bytes(range_bytes)).then_some((donor.shard, recipient.shard))
 }
 
 /// Whether shards that have so many bytes of a collection are about even: [`choose`] then has a range move only
@@ -42,7 +50,7 @@ pub fn choose<'a>(loads: &[Load<'a>], range_bytes: u64) -> Option<(&'a str, &'a 
 pub fn is_even(bytes: impl Iterator<Item = u64> + Clone, range_bytes: u64) -> bool {
     let most = bytes.clone().max().unwrap_or(0);
     let least = bytes.min().unwrap_or(0);
-    most - least <= range_bytes.saturating_mul(TOLERANCE)
+    most - least <= tolerated_bytes(range_bytes)
 }
 
 /// Donors and recipients of moves that go on at once: no shard is in two of them, or `busy` already. They
@@ -52,16 +60,82 @@ pub fn choose_apart<'a>(
     range_bytes: u64,
     busy: &mut BTreeSet<String>,
 ) -> Vec<(&'a str, &'a str)> {
+    let free = loads.iter().filter(|l| !busy.contains(l.shard));
+    let mut free: Vec<Load<'a>> = free.copied().collect();
     let mut chosen = Vec::new();
-    loop {
-        let free = loads.iter().filter(|l| !busy.contains(l.shard));
-        let free: Vec<Load<'a>> = free.copied().collect();
-        let Some((from, to)) = choose(&free, range_bytes) else {
-            return chosen;
-        };
+    while let Some((from, to)) = choose(&free, range_bytes) {
+        free.retain(|l| l.shard != from && l.shard != to);
         busy.extend([from.to_string(), to.to_string()]);
         chosen.push((from, to));
     }
+    chosen
+}
+
+/// A shard as a plan sees it: how many bytes it has of the collection, and its zones.
+#[derive(Clone, Debug)]
+pub struct ShardLoad<'a> {
+    pub shard: &'a str,
+    pub bytes: u64,
+    pub draining: bool,
+    pub zones: Vec<&'a str>,
+}
+
+/// The moves that a collection needs most, no two of which have a shard in common: each a chunk, and the shard
+/// that is to have it. `zones`: those of the collection, disjoint.
+pub fn plan<'t>(
+    table: &'t RoutingTable,
+    mut zones: Vec<Zone>,
+    shards: &[ShardLoad<'t>],
+    range_bytes: u64,
+    moves_jumbo: bool,
+) -> Result<Vec<(&'t Chunk, &'t str)>> {
+    zones.sort_by(|a, b| a.range.low.cmp(&b.range.low));
+    let first = first_chunks(table, &zones, |c| moves_jumbo || !c.jumbo)?;
+    let (mut planned, mut busy) = (Vec::new(), BTreeSet::new());
+    let names: BTreeSet<&str> = zones.iter().map(|z| z.name.as_str()).collect();
+    // Chunks of zones come first: what lies in none may be anywhere.
+    for zone in names.into_iter().map(Some).chain([None]) {
+        let Some(chunks) = first.get(&zone) else {
+            continue;
+        };
+        let load = |s: &ShardLoad<'t>| Load {
+            shard: s.shard,
+            bytes: s.bytes,
+            has_ranges: chunks.contains_key(s.shard),
+            draining: s.draining,
+            may_take: zone.is_none_or(|zone| s.zones.contains(&zone)),
+        };
+        let loads: Vec<Load<'t>> = shards.iter().map(load).collect();
+        let chosen = choose_apart(&loads, range_bytes, &mut busy).into_iter();
+        planned.extend(chosen.filter_map(|(from, to)| Some((*chunks.get(from)?, to))));
+    }
+    Ok(planned)
+}
+
+/// The first chunk of each shard in each zone, and outside of all (`None`), of which `which` holds. A chunk that
+/// a zone's end cuts is in none of them. `zones` ascend.
+fn first_chunks<'t, 'z>(
+    table: &'t RoutingTable,
+    zones: &'z [Zone],
+    which: impl Fn(&Chunk) -> bool,
+) -> Result<BTreeMap<Option<&'z str>, BTreeMap<&'t str, &'t Chunk>>> {
+    let mut first: BTreeMap<_, BTreeMap<&str, &Chunk>> = BTreeMap::new();
+    for chunk in table.chunks().filter(|c| which(c)) {
+        let zone = match zones.is_empty() {
+            true => None,
+            false => match zone_of(zones, &chunk.range(table.key())?) {
+                Within::Zone(name) => Some(name),
+                Within::None => None,
+                Within::Several => continue,
+            },
+        };
+        let of_zone = first.entry(zone).or_default();
+        of_zone.entry(&*chunk.shard).or_insert(chunk);
+        if zones.is_empty() && of_zone.len() == table.shards().len() {
+            break;
+        }
+    }
+    Ok(first)
 }
 
 /// Takes those moves off the plan that may run at once: the first, and each that has no shard in common

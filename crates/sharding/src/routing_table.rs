@@ -93,12 +93,14 @@ impl Block {
     }
 }
 
+/// The greatest version among the chunks of each shard.
+type Versions = BTreeMap<Arc<str>, u64>;
+
 #[derive(Clone, Debug)]
 pub struct RoutingTable {
     pub entry: CollectionEntry,
     blocks: Vec<Arc<Block>>,
-    /// The greatest version among the chunks of each shard.
-    shards: BTreeMap<Arc<str>, u64>,
+    shards: Versions,
     /// The greatest turn of the chunks.
     turn: u64,
 }
@@ -115,30 +117,21 @@ impl RoutingTable {
         check_meet(&entry.ns, &placed, Some(&[]), None)?;
         let mut blocks = Vec::new();
         cut_into(placed, &mut blocks);
-        Ok(RoutingTable::of(entry, blocks))
+        let shards = versions_after(&Versions::new(), &[], &blocks, || &[]);
+        Ok(RoutingTable::of(entry, blocks, shards))
     }
 
-    fn of(entry: CollectionEntry, blocks: Vec<Arc<Block>>) -> RoutingTable {
-        let mut shards: BTreeMap<Arc<str>, u64> = BTreeMap::new();
-        let mut turn = 0;
+    /// `shards`: the greatest version among the chunks of each.
+    fn of(entry: CollectionEntry, blocks: Vec<Arc<Block>>, shards: Versions) -> RoutingTable {
         assert!(
             blocks.is_sorted_by(|a, b| a.start() < b.start()),
             "chunks ascend"
         );
-        for block in &blocks {
-            turn = block.turn.max(turn);
-            for (name, version) in &block.shards {
-                match shards.get_mut(name) {
-                    Some(known) => *known = (*version).max(*known),
-                    None => drop(shards.insert(name.clone(), *version)),
-                }
-            }
-        }
         RoutingTable {
             entry,
-            blocks,
             shards,
-            turn,
+            turn: blocks.iter().map(|b| b.turn).max().unwrap_or(0),
+            blocks,
         }
     }
 
@@ -149,6 +142,7 @@ impl RoutingTable {
         changed.sort_by(|a, b| a.0.low.cmp(&b.0.low));
         let mut changed = changed.into_iter().peekable();
         let mut blocks = Vec::with_capacity(self.blocks.len() + 1);
+        let (mut gone, mut come) = (Vec::new(), Vec::new());
         let mut at = 0;
         while at < self.blocks.len() {
             let first = at;
@@ -173,11 +167,17 @@ impl RoutingTable {
             }
             match new.is_empty() {
                 true => blocks.extend_from_slice(&self.blocks[first..at]),
-                false => self.replace(first..at, new, &mut blocks)?,
+                false => {
+                    let others = blocks.len();
+                    self.replace(first..at, new, &mut blocks)?;
+                    gone.extend_from_slice(&self.blocks[first..at]);
+                    come.extend_from_slice(&blocks[others..]);
+                }
             }
         }
         assert!(changed.next().is_none(), "each chunk has its place");
-        Ok(RoutingTable::of(self.entry.clone(), blocks))
+        let shards = versions_after(&self.shards, &gone, &come, || &blocks);
+        Ok(RoutingTable::of(self.entry.clone(), blocks, shards))
     }
 
     /// New blocks for some that new chunks, ascending, lie in.
@@ -406,6 +406,45 @@ fn check_meet(ns: &str, placed: &[Placed], start: Option<&[u8]>, end: Option<&[u
     Ok(())
 }
 
+/// The greatest versions when blocks have come in the place of others. What a move changes has greater versions
+/// than all before it: so only of a shard whose greatest version has gone, and nothing as great has come, the
+/// versions in `all` blocks are read.
+fn versions_after<'b>(
+    known: &Versions,
+    gone: &[Arc<Block>],
+    come: &[Arc<Block>],
+    all: impl FnOnce() -> &'b [Arc<Block>],
+) -> Versions {
+    let mut versions = known.clone();
+    let mut take = |name: &Arc<str>, version: u64| match versions.get_mut(name) {
+        Some(greatest) => *greatest = version.max(*greatest),
+        None => drop(versions.insert(name.clone(), version)),
+    };
+    let mut in_doubt: BTreeSet<Arc<str>> = BTreeSet::new();
+    for (name, version) in gone.iter().flat_map(|b| &b.shards) {
+        if known.get(name) == Some(version) {
+            in_doubt.insert(name.clone());
+        }
+    }
+    for (name, version) in come.iter().flat_map(|b| &b.shards) {
+        take(name, *version);
+        if known.get(name).is_some_and(|greatest| version >= greatest) {
+            in_doubt.remove(name);
+        }
+    }
+    if in_doubt.is_empty() {
+        return versions;
+    }
+    versions.retain(|name, _| !in_doubt.contains(name));
+    for (name, version) in all().iter().flat_map(|b| &b.shards) {
+        if in_doubt.contains(name) {
+            let greatest = versions.entry(name.clone()).or_default();
+            *greatest = (*version).max(*greatest);
+        }
+    }
+    versions
+}
+
 fn cut_into(placed: Vec<Placed>, blocks: &mut Vec<Arc<Block>>) {
     let mut rest = placed.into_iter().peekable();
     while rest.peek().is_some() {
@@ -537,6 +576,35 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// What a move changes makes a new table from the old one and the changed blocks: it takes no longer where
+    /// there are more chunks.
+    #[test]
+    fn a_move_reads_no_other_blocks() {
+        let bounds: Vec<i32> = (1..5000).collect();
+        let names: Vec<String> = (0..40).map(|n| format!("s{n}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let before = table(&bounds, &names).unwrap();
+        let chunk = before.chunk_of("s3", |_| true).unwrap();
+        let (bounds, to) = ((&chunk.min, &chunk.max), Arc::from("s7"));
+        let moved = crate::moving::change_of_owner(&before, bounds, &to, 1, ObjectId::generate);
+        let after = before.with(moved.unwrap().new).unwrap();
+        let replaced = |of: &RoutingTable, by: &RoutingTable| -> Vec<Arc<Block>> {
+            let kept = |b: &Arc<Block>| by.blocks.iter().any(|other| Arc::ptr_eq(b, other));
+            of.blocks.iter().filter(|b| !kept(b)).cloned().collect()
+        };
+        let (gone, come) = (replaced(&before, &after), replaced(&after, &before));
+        assert_eq!((gone.len(), come.len()), (1, 1));
+        let versions = versions_after(&before.shards, &gone, &come, || panic!("all are read"));
+        assert_eq!(versions, after.shards);
+        assert_eq!(after.version_of("s7").major(), 2);
+        // The greatest version of a shard has gone, and nothing has come: the others are looked at.
+        let last = before.blocks.last().unwrap().clone();
+        let rest = &before.blocks[..before.blocks.len() - 1];
+        let without = versions_after(&before.shards, &[last], &[], || rest);
+        assert_eq!(without, versions_after(&Versions::new(), &[], rest, || &[]));
+        assert_ne!(without, before.shards);
     }
 
     /// A chunk that reaches over a part of another is refused.

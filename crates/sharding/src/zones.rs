@@ -52,9 +52,11 @@ pub enum Within<'z> {
     Several,
 }
 
-/// The zone that a chunk lies in.
+/// The zone that a chunk lies in. `zones` are disjoint and ascend.
 pub fn of<'z>(zones: &'z [Zone], chunk: &PlaceRange) -> Within<'z> {
-    let Some(zone) = zones.iter().find(|z| z.range.overlaps(chunk)) else {
+    let ends_before = |z: &Zone| z.range.high.as_ref().is_some_and(|high| *high <= chunk.low);
+    let first = zones.get(zones.partition_point(ends_before));
+    let Some(zone) = first.filter(|z| z.range.overlaps(chunk)) else {
         return Within::None;
     };
     let ends_inside = match (&zone.range.high, &chunk.high) {
@@ -86,6 +88,22 @@ mod tests {
         assert_eq!(of(&zones, &range(0, 10)), Within::None);
         assert_eq!(of(&zones, &range(0, 11)), Within::Several);
         assert_eq!(of(&zones, &PlaceRange::all()), Within::Several);
+        let zone = |name: &str, low: i32, high: i32| Zone {
+            name: name.into(),
+            range: range(low, high),
+        };
+        let several = [zone("us", 0, 10), zone("eu", 10, 20), zone("us", 30, 40)];
+        for (low, high, within) in [
+            (0, 5, Within::Zone("us")),
+            (10, 20, Within::Zone("eu")),
+            (5, 15, Within::Several),
+            (20, 30, Within::None),
+            (25, 35, Within::Several),
+            (30, 31, Within::Zone("us")),
+            (40, 50, Within::None),
+        ] {
+            assert_eq!(of(&several, &range(low, high)), within, "{low} {high}");
+        }
         assert!(check(&zones, &range(15, 25)).is_err());
         assert!(check(&zones, &range(10, 20)).is_ok());
         assert!(check(&zones, &range(20, 25)).is_ok());

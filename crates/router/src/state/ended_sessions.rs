@@ -5,7 +5,7 @@ use cluster_view::metadata::Cluster;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Weak};
 
-/// Tells shards of sessions that have ended, behind the reply: a client that goes does not wait for
+/// Tells the shards that the router has used of sessions that have ended, behind the reply: a client that goes does not wait for
 /// shards. A session that a shard is not told of ends there by its timeout.
 pub(crate) struct EndedSessions(pub SyncSender<DocBuf>);
 
@@ -32,8 +32,6 @@ fn tell_shards(cluster: &Weak<Cluster>, waiting: &Receiver<DocBuf>) {
         let Some(cluster) = cluster.upgrade() else {
             return;
         };
-        let shards = cluster.shard_names().unwrap_or_default().into_iter();
-        let asks: Vec<_> = shards.map(|s| (Arc::from(s), command.clone())).collect();
-        cluster.together(&asks);
+        cluster.tell_used_shards(&command);
     }
 }
