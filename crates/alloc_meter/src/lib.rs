@@ -38,11 +38,14 @@ pub fn give_back() {
     }
 }
 
-/// What the process holds of the machine's memory, and how much one large operation may bring it to, in bytes.
+/// What the process holds of the machine's memory, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct HeldMemory {
     pub held: usize,
+    /// What one large operation may bring it to while others hold much.
     pub most: usize,
+    /// What none may bring it to: the machine, or the control group that the process is in, has no more.
+    pub limit: usize,
 }
 
 type Watcher = Box<dyn Fn() -> Option<HeldMemory> + Send + Sync>;

@@ -43,6 +43,8 @@ const LITTLE: usize = 128 << 20;
 const FOR_STAGES: usize = 64 << 20;
 /// What an operation holds past this the cache lends, as far as it does.
 const OWN: usize = 32 << 20;
+/// The largest value that an expression builds.
+const LARGEST_VALUE: usize = 128 << 20;
 /// The process is looked at again, which reads a file, when the operation has grown by so much or [`PAUSE`] has passed.
 const BETWEEN_LOOKS: usize = 1 << 20;
 const LEAST_LENT: usize = 4 << 20;
@@ -207,7 +209,10 @@ impl OperationMemory {
             return true;
         };
         let others = || self.counted.lock().held.values().sum::<usize>() - own;
-        self.has_room_past(0, (beside.process)(), more) || others() + (beside.held)() <= LITTLE
+        let process = (beside.process)();
+        // What it builds may be copied to a larger place at its next step.
+        is_possible(process, more.max(own.min(LARGEST_VALUE)))
+            && (self.has_room_past(0, process, more) || others() + (beside.held)() <= LITTLE)
     }
 
     /// Whether stages may hold so many bytes more.
@@ -216,8 +221,10 @@ impl OperationMemory {
             return true;
         };
         let operations = || self.counted.lock().held.values().sum::<usize>();
-        self.has_room_past(FOR_STAGES, self.look(beside), more)
-            || operations() + (beside.held)() + more <= LITTLE
+        let process = self.look(beside);
+        is_possible(process, more)
+            && (self.has_room_past(FOR_STAGES, process, more)
+                || operations() + (beside.held)() + more <= LITTLE)
     }
 
     /// Whether the process may hold `more` bytes more, `past` what large operations may bring it to.
@@ -258,6 +265,11 @@ impl OperationMemory {
         )
         .into()
     }
+}
+
+/// Whether there is memory for `more` bytes more.
+fn is_possible(process: Option<HeldMemory>, more: usize) -> bool {
+    process.is_none_or(|process| process.held.saturating_add(more) <= process.limit)
 }
 
 /// One that waits.
@@ -558,6 +570,7 @@ mod tests {
                 Some(HeldMemory {
                     held: PROCESS_HOLDS.get(),
                     most: 600 * MB,
+                    limit: usize::MAX,
                 })
             },
         );
@@ -600,6 +613,7 @@ mod tests {
             Some(HeldMemory {
                 held: PROCESS_HOLDS.get(),
                 most: 500 * MB,
+                limit: usize::MAX,
             })
         };
         all.counts_with_process(|| 200 * MB, process);
@@ -632,6 +646,7 @@ mod tests {
             Some(HeldMemory {
                 held: PROCESS_HOLDS.get(),
                 most: 500 * MB,
+                limit: usize::MAX,
             })
         };
         all.counts_with_process(move || told.load(Relaxed), process);
@@ -645,6 +660,34 @@ mod tests {
                 assert!(all.has_room_for_stages(8 * MB) && !all.has_room_for_stages(9 * MB));
             })
         });
+    }
+
+    #[test]
+    fn none_goes_past_what_there_is() {
+        thread_local!(static PROCESS_HOLDS: Cell<usize> = const { Cell::new(300 * MB) });
+        let all: Arc<OperationMemory> = Arc::default();
+        let process = || {
+            Some(HeldMemory {
+                held: PROCESS_HOLDS.get(),
+                most: 600 * MB,
+                limit: 400 * MB,
+            })
+        };
+        all.counts_with_process(|| 0, process);
+        let killed = || Err(err!(Interrupted, "killed").into());
+        let one = |mb: usize| all.within(|| allocated(mb * MB, || weigh(0, true, &killed)));
+        PROCESS_HOLDS.set(272 * MB);
+        one(140).unwrap();
+        PROCESS_HOLDS.set(273 * MB);
+        let refused = one(140).unwrap_err();
+        assert!(refused.is(Code::Interrupted), "no room for its copy");
+        PROCESS_HOLDS.set(300 * MB);
+        one(100).unwrap();
+        assert!(all.has_room_for_stages(100 * MB) && !all.has_room_for_stages(101 * MB));
+        PROCESS_HOLDS.set(401 * MB);
+        one(30).unwrap();
+        assert!(one(40).unwrap_err().is(Code::Interrupted), "it would wait");
+        assert!(!all.has_room_for_stages(1 * MB));
     }
 
     #[test]
