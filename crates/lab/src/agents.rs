@@ -18,7 +18,7 @@ use crate::fleet::INTERRUPTED;
 use crate::progress::say;
 use crate::report::Step;
 use crate::targets::{self, without_password};
-use crate::terms::Durability;
+use crate::terms::WriteDurability;
 use crate::ycsb::session::StepPlan;
 use crate::ycsb::{Properties, Session, Spec};
 use clap::ValueEnum;
@@ -237,7 +237,7 @@ impl Job {
         {
             return Err(Fault::Usage("a job that makes no sense".into()));
         }
-        let durability = Durability::from_str(&self.durability, true).map_err(Fault::Usage)?;
+        let durability = WriteDurability::from_str(&self.durability, true).map_err(Fault::Usage)?;
         let mut session = Session::open(targets::open(&self.url)?, &self.name, spec, durability)?;
         session.quiet = true;
         session.seed = self.seed;

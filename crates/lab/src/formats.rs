@@ -2,7 +2,7 @@
 //! collector or a push gateway, and HdrHistogram's log, which its own tools read.
 
 use crate::rates::interval;
-use crate::report::{Check, Report, Step};
+use crate::report::{CheckedFigure, Report, Step};
 use std::fmt::Write as _;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -188,7 +188,7 @@ impl Gauges {
         }
     }
 
-    fn figure(&mut self, r: &Report, c: &Check) {
+    fn figure(&mut self, r: &Report, c: &CheckedFigure) {
         let _ = writeln!(
             self.figures,
             "pando_lab_figure{{study=\"{}\",figure=\"{}\",unit=\"{}\"}} {}",
@@ -256,7 +256,7 @@ mod tests {
         s.latency.insert("UPDATE".into(), Default::default());
         r.steps.push(s);
         r.checks
-            .push(crate::report::Check::figure("ready", 5.0, "ms"));
+            .push(crate::report::CheckedFigure::figure("ready", 5.0, "ms"));
         let text = csv(std::slice::from_ref(&r));
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 3);

@@ -107,7 +107,7 @@ pub trait Workload: Send {
 
 /// When the requests of an open loop are due: their response times count from then, however late they are sent.
 #[derive(Clone, Copy, Debug)]
-pub struct Pace {
+pub struct OpenLoopPace {
     /// Operations a second, of this lane.
     pub rate: f64,
     /// The final rate, and the time over which it is reached.
@@ -117,7 +117,7 @@ pub struct Pace {
     pub seed: u64,
 }
 
-impl Pace {
+impl OpenLoopPace {
     /// The rate at that time after the start.
     fn at(&self, since: Duration) -> f64 {
         match self.ramp {
@@ -132,7 +132,7 @@ impl Pace {
 
 /// An open loop under way.
 struct Schedule {
-    pace: Pace,
+    pace: OpenLoopPace,
     rng: Rng,
     start: Instant,
     due: Instant,
@@ -220,7 +220,7 @@ pub struct Lane<W> {
     /// Whether each operation is kept by itself.
     pub singles: bool,
     /// Set for an open loop.
-    pub pace: Option<Pace>,
+    pub pace: Option<OpenLoopPace>,
     schedule: Option<Schedule>,
     /// Time that was spent in waiting for sockets.
     waited: Duration,

@@ -282,7 +282,7 @@ fn take_over(draft: &mut Draft, out: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::{Check, Step};
+    use crate::report::{CheckedFigure, Step};
 
     fn to(out: &Path) -> Output {
         Output {
@@ -321,7 +321,10 @@ mod tests {
         };
         let journal = Journal::open(&mut again, &resume).unwrap();
         assert!(again.has("first") && !again.has("second"));
-        again.report.checks.push(Check::at_most("x", 1.0, "", 2.0));
+        again
+            .report
+            .checks
+            .push(CheckedFigure::at_most("x", 1.0, "", 2.0));
         let report = journal.finish(again, Page::Beside).unwrap();
         assert!(report.passed() && !unfinished(&out).exists());
         assert!(out.with_extension("html").is_file());

@@ -3,7 +3,7 @@
 
 use crate::family;
 use crate::lang::tr;
-use crate::rates::{Ratio, UNDECIDED, Word, interval, rates, reach};
+use crate::rates::{Ratio, RatioWord, UNDECIDED, interval, rates, reach};
 use crate::report::{Report, Step, TargetInfo};
 use crate::terms::{figure, grouped};
 use crate::text;
@@ -129,7 +129,7 @@ pub struct Overview {
     pub rows: Vec<Row>,
     /// The first target against each other one over all rows that count, as one more hypothesis of the same test: what is a
     /// little slower everywhere need not be slower in any one row for certain.
-    pub together: Vec<Option<(Ratio, Word)>>,
+    pub together: Vec<Option<(Ratio, RatioWord)>>,
 }
 
 /// What a step does, so that a sentence speaks of one kind of work.
@@ -183,7 +183,7 @@ pub struct Row {
     /// One for each target; those that did not run it have none.
     pub cells: Vec<Option<Cell>>,
     /// What one test over all rows decides of the first target against each other one.
-    pub words: Vec<Word>,
+    pub words: Vec<RatioWord>,
     /// Why nothing is decided of them, whatever the figures are.
     pub vetoes: Vec<Vec<&'static str>>,
 }
@@ -208,10 +208,10 @@ impl Row {
     }
 
     /// The ratio with its interval, and a mark where it is not decided.
-    pub fn ratio_text(&self, i: usize) -> Option<(Word, String)> {
+    pub fn ratio_text(&self, i: usize) -> Option<(RatioWord, String)> {
         let ratio = self.ratio(i)?;
-        let word = self.words.get(i).copied().unwrap_or(Word::Open);
-        let open = word == Word::Open && ratio.interval.is_some();
+        let word = self.words.get(i).copied().unwrap_or(RatioWord::Open);
+        let open = word == RatioWord::Open && ratio.interval.is_some();
         let mark = if open { UNDECIDED } else { "" };
         Some((word, format!("{}{mark}", ratio.text())))
     }
@@ -249,7 +249,7 @@ impl Overview {
     fn decide(&mut self, reports: &[Report]) {
         let width = self.targets.len();
         for row in &mut self.rows {
-            row.words = vec![Word::Open; width];
+            row.words = vec![RatioWord::Open; width];
             row.vetoes = (0..width).map(|i| vetoes(row, i, reports)).collect();
         }
         let mut places = Vec::new();
@@ -267,7 +267,7 @@ impl Overview {
         ratios.extend(together.iter().flatten().copied());
         let mut words = family::decided(&ratios).into_iter();
         for (n, i) in places {
-            self.rows[n].words[i] = words.next().unwrap_or(Word::Open);
+            self.rows[n].words[i] = words.next().unwrap_or(RatioWord::Open);
         }
         let decided = together
             .into_iter()
@@ -497,8 +497,8 @@ fn vetoes(row: &Row, i: usize, reports: &[Report]) -> Vec<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rates::Word;
-    use crate::report::{Check, Draft};
+    use crate::rates::RatioWord;
+    use crate::report::{CheckedFigure, Draft};
 
     fn step(name: &str, target: &str, connections: usize, rate: f64) -> Step {
         Step::repeated(
@@ -540,8 +540,8 @@ mod tests {
             ],
         );
         sweep.checks = vec![
-            Check::figure("A, C.S5: peak", 8.0, "connections"),
-            Check::at_most("ready", 400.0, "ms", 300.0),
+            CheckedFigure::figure("A, C.S5: peak", 8.0, "connections"),
+            CheckedFigure::at_most("ready", 400.0, "ms", 300.0),
         ];
         let merged = merge(&[b("A", 1000.0), sweep, b("B", 500.0), b("C", 1000.0)]);
         assert_eq!(merged.len(), 2);
@@ -565,9 +565,9 @@ mod tests {
         assert_eq!(ratio.text(), "2.00× (2.00–2.00)");
         assert_eq!(
             all.rows[0].ratio_text(1),
-            Some((Word::Faster, "2.00× (2.00–2.00)".into()))
+            Some((RatioWord::Faster, "2.00× (2.00–2.00)".into()))
         );
-        assert_eq!(all.rows[0].ratio_text(2).unwrap().0, Word::Open);
+        assert_eq!(all.rows[0].ratio_text(2).unwrap().0, RatioWord::Open);
         assert!(all.rows[0].ratio(0).is_none() && all.rows[1].ratio(1).is_none());
         let best = all.rows[1].cells[0].as_ref().unwrap();
         assert_eq!(best.text, "400/s ±2.5% (8 connections)");

@@ -7,9 +7,9 @@ use crate::host::Ticks;
 use crate::measure::{Latency, Sample, histogram};
 use crate::overview::Overview;
 use crate::random::Rng;
-use crate::rates::Word;
+use crate::rates::RatioWord;
 use crate::recorded;
-use crate::report::{Draft, Report, Sizes, Step, TargetInfo};
+use crate::report::{CollectionSizes, Draft, Report, Step, TargetInfo};
 use crate::stall::Stall;
 use crate::verdict;
 use std::time::Duration;
@@ -99,8 +99,11 @@ fn named(r: &Report) -> (bool, bool) {
     let all = Overview::of(std::slice::from_ref(r));
     let rows = all.rows.iter().flat_map(|r| &r.words).copied();
     let together = all.together.iter().flatten().map(|t| t.1);
-    let words: Vec<Word> = rows.chain(together).collect();
-    (words.contains(&Word::Faster), words.contains(&Word::Slower))
+    let words: Vec<RatioWord> = rows.chain(together).collect();
+    (
+        words.contains(&RatioWord::Faster),
+        words.contains(&RatioWord::Slower),
+    )
 }
 
 /// All that a page says in words.
@@ -182,9 +185,9 @@ fn what_forbids_a_decision_is_said_on_every_page() {
             } else {
                 500
             };
-            s.sizes = vec![Sizes {
+            s.sizes = vec![CollectionSizes {
                 documents,
-                ..Sizes::default()
+                ..CollectionSizes::default()
             }];
         }
         let said = words(&r);

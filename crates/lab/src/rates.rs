@@ -69,7 +69,7 @@ pub struct Ratio {
 
 /// What a ratio says of its first side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Word {
+pub enum RatioWord {
     Faster,
     Slower,
     /// The interval holds 1, or there is none.
@@ -100,11 +100,12 @@ impl Ratio {
         })
     }
 
-    pub fn word(&self) -> Word {
+    #[cfg(test)]
+    pub fn word(&self) -> RatioWord {
         match self.interval {
-            Some([low, _]) if low > 1.0 => Word::Faster,
-            Some([_, high]) if high < 1.0 => Word::Slower,
-            _ => Word::Open,
+            Some([low, _]) if low > 1.0 => RatioWord::Faster,
+            Some([_, high]) if high < 1.0 => RatioWord::Slower,
+            _ => RatioWord::Open,
         }
     }
 
@@ -213,19 +214,28 @@ mod tests {
     #[test]
     fn a_ratio_is_called_faster_only_when_its_interval_excludes_1() {
         let word = |a: &[f64], b: &[f64]| Ratio::of(a, b).unwrap().word();
-        assert_eq!(word(&[20.0, 21.0, 19.0], &[10.0, 10.0, 10.0]), Word::Faster);
-        assert_eq!(word(&[10.0, 10.0, 10.0], &[20.0, 21.0, 19.0]), Word::Slower);
-        assert_eq!(word(&[20.0, 9.0, 11.0], &[10.0, 10.0, 10.0]), Word::Open);
+        assert_eq!(
+            word(&[20.0, 21.0, 19.0], &[10.0, 10.0, 10.0]),
+            RatioWord::Faster
+        );
+        assert_eq!(
+            word(&[10.0, 10.0, 10.0], &[20.0, 21.0, 19.0]),
+            RatioWord::Slower
+        );
+        assert_eq!(
+            word(&[20.0, 9.0, 11.0], &[10.0, 10.0, 10.0]),
+            RatioWord::Open
+        );
         // A single run says nothing, however far apart.
         let once = Ratio::of(&[40.0], &[1.0]).unwrap();
         assert_eq!(
             (once.word(), once.text().as_str()),
-            (Word::Open, "40.00× ?")
+            (RatioWord::Open, "40.00× ?")
         );
         // A drift that both sides share does not blur pairs.
         let drift = Ratio::of(&[11.0, 22.1, 43.9], &[10.0, 20.0, 40.0]).unwrap();
-        assert_eq!(drift.word(), Word::Faster);
-        assert_eq!(word(&[30.0, 31.0], &[10.0, 10.1, 10.2]), Word::Faster);
+        assert_eq!(drift.word(), RatioWord::Faster);
+        assert_eq!(word(&[30.0, 31.0], &[10.0, 10.1, 10.2]), RatioWord::Faster);
         assert!(Ratio::of(&[1.0], &[0.0]).is_none());
     }
 

@@ -5,7 +5,7 @@
 
 use crate::lang::{known, tr};
 use crate::overview::{Overview, Row, connections};
-use crate::rates::{Ratio, Word, drawn, interval};
+use crate::rates::{Ratio, RatioWord, drawn, interval};
 use crate::report::{Report, Step};
 use crate::terms::{bytes, grouped, span};
 use crate::text;
@@ -22,8 +22,6 @@ pub struct Workload {
     pub words: String,
     /// The study and its name for the step.
     pub place: String,
-    /// The load, in operations a second, that all targets were offered.
-    pub load: Option<f64>,
     /// One for each target that ran it.
     pub bars: Vec<Option<Bar>>,
     /// The first target against each other one.
@@ -44,7 +42,7 @@ pub struct Bar {
 }
 
 pub struct Against {
-    pub word: Word,
+    pub word: RatioWord,
     /// `2.00 times as fast as Q`, `not decided: the machine was not quiet`.
     pub text: String,
 }
@@ -96,7 +94,7 @@ fn workload(report: &Report, overview: &Overview, row: &Row) -> Option<Workload>
     let against = (1..all.len()).map(|i| {
         let ratio = row.ratio(i)?;
         let other = overview.targets.get(i)?;
-        let word = row.words.get(i).copied().unwrap_or(Word::Open);
+        let word = row.words.get(i).copied().unwrap_or(RatioWord::Open);
         let vetoes = row.vetoes.get(i).map_or(&[][..], Vec::as_slice);
         Some(Against {
             word,
@@ -114,7 +112,6 @@ fn workload(report: &Report, overview: &Overview, row: &Row) -> Option<Workload>
         );
     }
     Some(Workload {
-        load,
         words,
         place: format!("{}, {}", row.study, row.step),
         bars: bars.collect(),
@@ -132,25 +129,31 @@ fn at_least(a: Option<&Step>, b: Option<&Step>) -> bool {
 }
 
 /// What one test over all rows says of a ratio.
-fn decision(ratio: Ratio, word: Word, vetoes: &[&'static str], other: &str, least: bool) -> String {
+fn decision(
+    ratio: Ratio,
+    word: RatioWord,
+    vetoes: &[&'static str],
+    other: &str,
+    least: bool,
+) -> String {
     let times = |v: f64| match v {
         v if v >= 9.95 => format!("{v:.0}"),
         v => format!("{v:.2}"),
     };
     let (up, down) = (times(ratio.value), times(1.0 / ratio.value));
     match word {
-        Word::Faster if least => text!("at least {0} times as fast as {1}", up, other),
-        Word::Faster => text!("{0} times as fast as {1}", up, other),
-        Word::Slower if least => text!("{0} is at least {1} times as fast", other, down),
-        Word::Slower => text!("{0} is {1} times as fast", other, down),
-        Word::Open if !vetoes.is_empty() => {
+        RatioWord::Faster if least => text!("at least {0} times as fast as {1}", up, other),
+        RatioWord::Faster => text!("{0} times as fast as {1}", up, other),
+        RatioWord::Slower if least => text!("{0} is at least {1} times as fast", other, down),
+        RatioWord::Slower => text!("{0} is {1} times as fast", other, down),
+        RatioWord::Open if !vetoes.is_empty() => {
             let why: Vec<&str> = vetoes.iter().map(|v| known(v)).collect();
             text!("against {0} not decided: {1}", other, why.join(", "))
         }
-        Word::Open if ratio.interval.is_none() => {
+        RatioWord::Open if ratio.interval.is_none() => {
             text!("against {0} not decided: measured once", other)
         }
-        Word::Open => text!("against {0} not decided: chance explains it", other),
+        RatioWord::Open => text!("against {0} not decided: chance explains it", other),
     }
 }
 
@@ -334,7 +337,7 @@ mod tests {
         let against = row.against[1].as_ref().unwrap();
         assert_eq!(
             (against.word, against.text.as_str()),
-            (Word::Faster, "2.00 times as fast as Q")
+            (RatioWord::Faster, "2.00 times as fast as Q")
         );
     }
 
@@ -390,7 +393,7 @@ mod tests {
         };
         let card = card(vec![step("P", &[200.0, 201.0, 199.0]), noisy()]);
         let against = card.workloads[0].against[1].as_ref().unwrap();
-        assert_eq!(against.word, Word::Open);
+        assert_eq!(against.word, RatioWord::Open);
         assert_eq!(
             against.text,
             "against Q not decided: the machine was not quiet"

@@ -3,7 +3,7 @@
 use crate::lang::{known, tr};
 use crate::overview::Overview;
 use crate::rates::{interval, reach};
-use crate::report::{Check, Comparison, Limit, Report, Shard, Step};
+use crate::report::{CheckedFigure, Limit, Report, ShardPart, SideComparison, Step};
 use crate::sheet::{Column, ColumnKind, Sheet, column, named};
 use crate::study::plans::findings;
 use crate::terms::{bytes, counted, figure, grouped, span};
@@ -191,8 +191,8 @@ fn costs(all: &[Step]) -> Sheet {
     sheet(title.into(), false, columns, rows.collect())
 }
 
-pub fn checks(list: &[Check]) -> Sheet {
-    let barred = |c: &Check| c.at_least.or(c.at_most).is_some();
+pub fn checks(list: &[CheckedFigure]) -> Sheet {
+    let barred = |c: &CheckedFigure| c.at_least.or(c.at_most).is_some();
     let rows = list.iter().map(|c| {
         let bar = match (c.at_least, c.at_most) {
             (Some(b), _) => text!("at least {0}", b),
@@ -226,7 +226,7 @@ fn verdict(pass: bool) -> &'static str {
 }
 
 /// Both sides of comparisons.
-pub fn comparisons(list: &[Comparison]) -> Sheet {
+pub fn comparisons(list: &[SideComparison]) -> Sheet {
     let between = |i: [f64; 2]| format!("{:.3}–{:.3}", i[0], i[1]);
     let rows = list.iter().map(|c| {
         let judged = c.bar_share.or(c.bar_cpu).is_some();
@@ -323,7 +323,7 @@ fn shards(r: &Report) -> Sheet {
         column("chunks", Figure),
         column("indexes", Words),
     ];
-    let rows = Shard::rows(&r.shards).into_iter().map(|row| {
+    let rows = ShardPart::rows(&r.shards).into_iter().map(|row| {
         let [name, documents, average, data, disk, indexes, chunks] = row;
         vec![name, documents, average, data, disk, chunks, indexes]
     });

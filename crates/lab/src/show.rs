@@ -3,7 +3,7 @@
 use crate::fault::{Fault, Result};
 use crate::lang::tr;
 use crate::overview::{Overview, merge, short_title, title};
-use crate::rates::{UNDECIDED, Word, interval};
+use crate::rates::{RatioWord, UNDECIDED, interval};
 use crate::report::Report;
 use crate::scorecard::{Bar, Scorecard, Workload};
 use crate::sheet::{ColumnKind, Sheet, cells, clipped, column, padded, width, wrapped};
@@ -186,9 +186,9 @@ fn workload(lines: &mut Vec<String>, card: &Scorecard, w: &Workload, names: usiz
     }
     for a in w.against.iter().flatten() {
         let mark = match a.word {
-            Word::Faster => "+",
-            Word::Slower => "-",
-            Word::Open => "·",
+            RatioWord::Faster => "+",
+            RatioWord::Slower => "-",
+            RatioWord::Open => "·",
         };
         lines.push(wrapped(&format!("  {mark} {}", a.text), columns));
     }
@@ -337,18 +337,19 @@ fn figures(r: &Report) -> BTreeMap<String, Figure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::{Check, Comparison, Step};
+    use crate::report::{CheckedFigure, SideComparison, Step};
 
     #[test]
     fn figures_of_both_reports_have_the_same_names() {
         let mut r = crate::report::Draft::new("bench", "all").report;
-        r.comparisons.push(Comparison {
+        r.comparisons.push(SideComparison {
             name: "point-read".into(),
             share: 0.7,
             cpu_ratio: Some(1.4),
-            ..Comparison::default()
+            ..SideComparison::default()
         });
-        r.checks.push(Check::at_most("ready", 20.0, "ms", 300.0));
+        r.checks
+            .push(CheckedFigure::at_most("ready", 20.0, "ms", 300.0));
         r.steps.push(Step {
             name: "run".into(),
             connections: 4,

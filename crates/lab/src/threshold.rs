@@ -1,7 +1,7 @@
 //! Bars that a user sets for a run, `--threshold "READ p99<5ms"`: each step that has the figure is checked, and one that
 //! misses its bar makes the exit code 1.
 
-use crate::report::{Check, Report, Step};
+use crate::report::{CheckedFigure, Report, Step};
 use crate::terms::pause;
 
 /// `[STEP:][KIND ]FIGURE<VALUE` or `…>VALUE`.
@@ -110,7 +110,7 @@ impl Threshold {
 }
 
 /// The checks of all thresholds; one that no step has a figure for is missed.
-pub fn checks(thresholds: &[Threshold], r: &Report) -> Vec<Check> {
+pub fn checks(thresholds: &[Threshold], r: &Report) -> Vec<CheckedFigure> {
     let mut all = Vec::new();
     for t in thresholds {
         let (what, unit) = t.name();
@@ -124,13 +124,13 @@ pub fn checks(thresholds: &[Threshold], r: &Report) -> Vec<Check> {
                 }
                 let name = format!("{name}: {kind} {what}").replace(":  ", ": ");
                 all.push(match t.below {
-                    true => Check::at_most(&name, value, unit, t.value),
-                    false => Check::at_least(&name, value, unit, t.value),
+                    true => CheckedFigure::at_most(&name, value, unit, t.value),
+                    false => CheckedFigure::at_least(&name, value, unit, t.value),
                 });
             }
         }
         if all.len() == before {
-            let mut check = Check::figure(&format!("threshold {what}"), 0.0, unit);
+            let mut check = CheckedFigure::figure(&format!("threshold {what}"), 0.0, unit);
             check.at_least = Some(t.value);
             check.pass = false;
             all.push(check.note("no step has this figure"));

@@ -6,8 +6,8 @@
 use crate::lang::{known, tr};
 use crate::measure::median;
 use crate::overview::{Class, Overview, Row};
-use crate::rates::{Ratio, Word};
-use crate::report::{Check, Comparison, Limit, Report, Step};
+use crate::rates::{Ratio, RatioWord};
+use crate::report::{CheckedFigure, Limit, Report, SideComparison, Step};
 use crate::stall;
 use crate::study::plans::findings;
 use crate::terms::{grouped, span};
@@ -150,7 +150,7 @@ fn offered(r: &Report) -> Vec<Sentence> {
 }
 
 /// A comparison in the words of the terminal: what costs more CPU while its rate is higher is not called slower.
-pub fn compared(c: &Comparison) -> Sentence {
+pub fn compared(c: &SideComparison) -> Sentence {
     let (tone, word) = match c.verdict.as_str() {
         "faster" => (Tone::Ahead, c.words()),
         "slower" => (Tone::Behind, c.words()),
@@ -178,8 +178,8 @@ pub fn compared(c: &Comparison) -> Sentence {
 }
 
 /// How the bars were held.
-fn bars(checks: &[Check], comparisons: &[Comparison]) -> Option<Sentence> {
-    let barred = |c: &&Check| c.at_least.or(c.at_most).is_some();
+fn bars(checks: &[CheckedFigure], comparisons: &[SideComparison]) -> Option<Sentence> {
+    let barred = |c: &&CheckedFigure| c.at_least.or(c.at_most).is_some();
     let checked = checks.iter().filter(barred);
     let mut all: Vec<(&str, bool)> = checked.map(|c| (c.name.as_str(), c.pass)).collect();
     let shares = comparisons.iter().filter(|c| c.bar_share.is_some());
@@ -226,7 +226,7 @@ fn against(all: &Overview, i: usize) -> Option<Sentence> {
         let own: Vec<&Row> = rows.filter(|r| r.ratio(i).is_some()).collect();
         cpu.extend(own.iter().filter_map(|r| r.cpu_ratio(i)));
         let word = |r: &&Row| Some((r.ratio(i)?, r.words.get(i).copied()?));
-        let ratios: Vec<(Ratio, Word)> = own.iter().filter_map(word).collect();
+        let ratios: Vec<(Ratio, RatioWord)> = own.iter().filter_map(word).collect();
         if !ratios.is_empty() {
             kinds.push((class.plural(), ratios));
         }
@@ -238,12 +238,14 @@ fn against(all: &Overview, i: usize) -> Option<Sentence> {
         .iter()
         .all(|k| k.1.iter().all(|r| r.0.interval.is_none()));
     let (mut tone, mut head) = headline(first, other, &kinds, once);
-    let open = kinds.iter().all(|k| k.1.iter().all(|r| r.1 == Word::Open));
+    let open = kinds
+        .iter()
+        .all(|k| k.1.iter().all(|r| r.1 == RatioWord::Open));
     if let (true, Some(Some((ratio, word)))) = (open, all.together.get(i)) {
         let ratio = times(&[ratio.value]);
         match word {
-            Word::Open => {}
-            Word::Faster => {
+            RatioWord::Open => {}
+            RatioWord::Faster => {
                 tone = Tone::Ahead;
                 head = text!(
                     "{0} is faster than {1} over all rows together ({2} times), in none for certain",
@@ -252,7 +254,7 @@ fn against(all: &Overview, i: usize) -> Option<Sentence> {
                     ratio
                 );
             }
-            Word::Slower => {
+            RatioWord::Slower => {
                 tone = Tone::Behind;
                 head = text!(
                     "{0} is slower than {1} over all rows together ({2} times), in none for certain",
@@ -268,7 +270,7 @@ fn against(all: &Overview, i: usize) -> Option<Sentence> {
         let values: Vec<f64> = ratios.iter().map(|r| r.0.value).collect();
         match doubt(ratios) {
             // The figure of what chance explains would be read as one.
-            Some(doubt) if !once && ratios.iter().all(|r| r.1 == Word::Open) => {
+            Some(doubt) if !once && ratios.iter().all(|r| r.1 == RatioWord::Open) => {
                 format!("{what} {doubt}")
             }
             Some(doubt) if !once => text!("{0} {1} times ({2})", what, times(&values), doubt),
@@ -287,7 +289,7 @@ fn against(all: &Overview, i: usize) -> Option<Sentence> {
 }
 
 /// The ratios of a kind of work, each with what the test of all rows together decides of it.
-type Decided<'a> = (&'a str, Vec<(Ratio, Word)>);
+type Decided<'a> = (&'a str, Vec<(Ratio, RatioWord)>);
 
 /// The headline with the number of rows in which something forbids to decide, and what; that alone where it is all of them.
 fn vetoed(all: &Overview, i: usize, head: String) -> String {
@@ -322,7 +324,7 @@ fn vetoed(all: &Overview, i: usize, head: String) -> String {
     }
 }
 
-fn has(ratios: &[(Ratio, Word)], word: Word) -> bool {
+fn has(ratios: &[(Ratio, RatioWord)], word: RatioWord) -> bool {
     ratios.iter().any(|r| r.1 == word)
 }
 
@@ -336,11 +338,11 @@ fn headline(first: &str, other: &str, kinds: &[Decided<'_>], once: bool) -> (Ton
         );
         return (Tone::Open, text);
     }
-    let within = |word: Word| -> Vec<&str> {
+    let within = |word: RatioWord| -> Vec<&str> {
         let own = kinds.iter().filter(|k| has(&k.1, word));
         own.map(|k| k.0).collect()
     };
-    let (up, down) = (within(Word::Faster), within(Word::Slower));
+    let (up, down) = (within(RatioWord::Faster), within(RatioWord::Slower));
     let of = |some: &[&str]| match some.len() == kinds.len() {
         true => String::new(),
         false => text!(" in {0}", some.join(tr(" and "))),
@@ -374,10 +376,14 @@ fn headline(first: &str, other: &str, kinds: &[Decided<'_>], once: bool) -> (Ton
 }
 
 /// What of one kind of work is not faster, where that is not what the sentence says already.
-fn doubt(ratios: &[(Ratio, Word)]) -> Option<&'static str> {
-    let any = |word: Word| has(ratios, word);
-    match (any(Word::Faster), any(Word::Slower), any(Word::Open)) {
-        (false, false, _) => any(Word::Open).then_some(tr("undecided")),
+fn doubt(ratios: &[(Ratio, RatioWord)]) -> Option<&'static str> {
+    let any = |word: RatioWord| has(ratios, word);
+    match (
+        any(RatioWord::Faster),
+        any(RatioWord::Slower),
+        any(RatioWord::Open),
+    ) {
+        (false, false, _) => any(RatioWord::Open).then_some(tr("undecided")),
         (true, true, _) => Some(tr("faster in some, slower in others")),
         (true, false, true) => Some(tr("faster or undecided")),
         (false, true, true) => Some(tr("slower or undecided")),
@@ -743,7 +749,7 @@ mod tests {
 
     #[test]
     fn a_dearer_build_is_not_called_slower() {
-        let c = Comparison {
+        let c = SideComparison {
             title: "C.S5".into(),
             verdict: "slower".into(),
             decided_by: "CPU".into(),
@@ -751,7 +757,7 @@ mod tests {
             share_interval: [0.98, 1.03],
             cpu_ratio: Some(1.05),
             cpu_interval: Some([1.04, 1.06]),
-            ..Comparison::default()
+            ..SideComparison::default()
         };
         let s = compared(&c);
         assert!(

@@ -82,7 +82,7 @@ fn loses(t: &TargetInfo, durability: Option<&str>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::Sizes;
+    use crate::report::CollectionSizes;
 
     fn step(name: &str) -> Step {
         Step::repeated(name, "P", 8, &[100.0, 101.0, 99.0])
@@ -126,9 +126,9 @@ mod tests {
         );
         let sized = |n: u64| {
             let mut s = step("load");
-            s.sizes = vec![Sizes {
+            s.sizes = vec![CollectionSizes {
                 documents: n,
-                ..Sizes::default()
+                ..CollectionSizes::default()
             }];
             s
         };

@@ -7,7 +7,7 @@ mod fake;
 
 use fake::Honesty;
 use fake::gate::{Gate, measured};
-use lab::connection::Address;
+use lab::connection::MongoAddress;
 use lab::report::{Report, Step};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -139,7 +139,7 @@ fn dies_by_itself(words: &str, cut: impl Fn(&mut Report)) {
 /// As if the server had been started by the run that was killed.
 fn drops(names: &'static [&'static str]) -> impl Fn(&str) {
     move |url| {
-        let mut c = Address::parse(url).unwrap().connect().unwrap();
+        let mut c = MongoAddress::parse(url).unwrap().connect().unwrap();
         for name in names {
             let (db, collection) = name.split_once('.').unwrap();
             c.drop_collection(db, collection).unwrap();
@@ -210,7 +210,7 @@ fn reads() {
     let gate = Arc::new(Gate::new(bed.journal(), 2));
     let url = format!("mongodb://{}", fake::start_gated(&gate));
     let mut message = Vec::new();
-    lab::request::InsertHead::new("load", "things", lab::terms::Durability::W1).write(
+    lab::request::InsertHead::new("load", "things", lab::terms::WriteDurability::W1).write(
         &mut message,
         |out| {
             for (n, id) in (0..).zip(&ids) {
@@ -219,7 +219,7 @@ fn reads() {
             }
         },
     );
-    let mut control = Address::parse(&url).unwrap().connect().unwrap();
+    let mut control = MongoAddress::parse(&url).unwrap().connect().unwrap();
     control.exchange_bytes(message).unwrap();
     let words = format!(
         "reads --ids {} --hot 7 --duration 50ms --warmup 0s --connections 3 --url URL",

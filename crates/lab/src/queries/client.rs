@@ -7,7 +7,7 @@ use crate::fault::{Fault, Result};
 use crate::lane::Issued;
 use crate::random::Rng;
 use crate::spoken::Spoken;
-use crate::targets::{Dialect, Language};
+use crate::targets::{Dialect, QueryLanguage};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,7 +31,12 @@ struct Ready {
 }
 
 impl LaneShare {
-    pub fn new(file: &File, language: Language, database: &str, seed: u64) -> Result<LaneShare> {
+    pub fn new(
+        file: &File,
+        language: QueryLanguage,
+        database: &str,
+        seed: u64,
+    ) -> Result<LaneShare> {
         let variables = Arc::new(file.variables());
         let (mut queries, mut weights, mut names) = (Vec::new(), Vec::new(), Vec::new());
         let mut sum = 0;

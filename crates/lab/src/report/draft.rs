@@ -1,6 +1,6 @@
 //! A report in the making.
 
-use super::{Check, Comparison, Report, SCHEMA, Step, TargetInfo};
+use super::{CheckedFigure, Report, SCHEMA, SideComparison, Step, TargetInfo};
 use crate::fault::Result;
 use crate::fleet;
 use crate::host::{Conditions, MachineDescription, MachineWatch, timestamp};
@@ -210,14 +210,14 @@ impl Draft {
         self.report.comparisons.iter().any(|c| c.name == name)
     }
 
-    pub fn push_comparison(&mut self, mut comparison: Comparison) {
+    pub fn push_comparison(&mut self, mut comparison: SideComparison) {
         comparison.interrupted = fleet::interrupted();
         self.report.comparisons.push(comparison);
     }
 
     /// Whether there are figures whose names begin so, of the repeat under way.
     pub fn has_check(&self, prefix: &str) -> bool {
-        let here = |c: &Check| c.repeats.len() > self.repeat || self.repeats == 1;
+        let here = |c: &CheckedFigure| c.repeats.len() > self.repeat || self.repeats == 1;
         let mut checks = self.report.checks.iter();
         checks.any(|c| c.name.starts_with(prefix) && here(c))
     }
@@ -249,7 +249,7 @@ impl Draft {
     }
 
     /// A figure; one of that name from before is replaced. Of several repeats it is the median.
-    pub fn check(&mut self, mut check: Check) {
+    pub fn check(&mut self, mut check: CheckedFigure) {
         let before = self.report.checks.iter().position(|c| c.name == check.name);
         if self.repeats > 1 {
             let values = before.map(|i| self.report.checks[i].repeats.clone());
@@ -331,7 +331,7 @@ mod tests {
             d.push("a", Step::example("a", "t", 1, rate));
             assert!(d.has("a") && !d.has("b"));
             assert_eq!(d.step("a").unwrap().per_second, rate);
-            d.check(Check::at_most("ready", rate, "ms", 25.0));
+            d.check(CheckedFigure::at_most("ready", rate, "ms", 25.0));
             assert!(d.has_check("rea") && d.report.checks.len() == 1);
         }
         assert_eq!(d.done(), 3);

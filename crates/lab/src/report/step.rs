@@ -1,12 +1,12 @@
 //! One measured run, and the sizes that it left.
 
-use crate::connection::Connection;
+use crate::connection::MongoConnection;
 use crate::fault::{Fault, Result};
 use crate::fleet::RunOutcome;
 use crate::floor::Floor;
 use crate::host::Noise;
 use crate::measure::{Latency, Sample};
-use crate::process::Counters;
+use crate::process::ProcessCounters;
 use crate::reply;
 use crate::terms::{bytes, grouped};
 use bson::{Doc, Val, doc};
@@ -60,7 +60,7 @@ pub struct Step {
     pub batch: Option<u64>,
     pub latency: BTreeMap<String, Latency>,
     pub series: Vec<Sample>,
-    pub sizes: Vec<Sizes>,
+    pub sizes: Vec<CollectionSizes>,
     /// Seconds at whose end the server was busy with something of its own (flush, compaction …).
     pub activity: BTreeMap<String, Vec<f64>>,
     /// Seconds of each group of operations in order, and how many a group has.
@@ -97,7 +97,7 @@ pub struct Step {
 /// One shard's part of a collection.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Shard {
+pub struct ShardPart {
     /// How many shards the cluster has.
     pub of: u64,
     pub name: String,
@@ -111,32 +111,21 @@ pub struct Shard {
     pub chunks: u64,
 }
 
-impl Shard {
-    /// What a table says of it.
-    pub const COLUMNS: [&str; 7] = [
-        "shard",
-        "documents",
-        "average",
-        "data",
-        "on disk",
-        "indexes",
-        "chunks",
-    ];
-
+impl ShardPart {
     /// Rows of a table: each shard, and after those of a cluster their totals.
-    pub fn rows(all: &[Shard]) -> Vec<[String; 7]> {
+    pub fn rows(all: &[ShardPart]) -> Vec<[String; 7]> {
         let mut rows = Vec::new();
         for (i, shard) in all.iter().enumerate() {
             rows.push(shard.row());
             let last = all.get(i + 1).is_none_or(|next| next.of != shard.of);
-            let own: Vec<&Shard> = all[..=i].iter().filter(|s| s.of == shard.of).collect();
+            let own: Vec<&ShardPart> = all[..=i].iter().filter(|s| s.of == shard.of).collect();
             if last && own.len() > 1 {
-                let sum = |of: fn(&Shard) -> u64| own.iter().map(|s| of(s)).sum();
+                let sum = |of: fn(&ShardPart) -> u64| own.iter().map(|s| of(s)).sum();
                 let mut indexes = BTreeMap::new();
                 for (name, size) in own.iter().flat_map(|s| &s.indexes) {
                     *indexes.entry(name.clone()).or_insert(0) += size;
                 }
-                let total = Shard {
+                let total = ShardPart {
                     of: shard.of,
                     name: "all".into(),
                     documents: sum(|s| s.documents),
@@ -177,7 +166,7 @@ impl Shard {
 /// Sizes of a collection at one moment.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Sizes {
+pub struct CollectionSizes {
     /// Seconds since the step began.
     pub at: f64,
     pub documents: u64,
@@ -273,7 +262,7 @@ impl Step {
             lag: outcome.lag.as_ref().map(Latency::of),
             server_page_faults: outcome.counters.map(|c| c.page_faults as f64 / operations),
             server_sleeps: outcome.counters.map(|c| c.sleeps as f64 / operations),
-            server_waits: outcome.counters.and_then(Counters::wait_share),
+            server_waits: outcome.counters.and_then(ProcessCounters::wait_share),
             sent_bytes: Some(outcome.bytes[0] as f64 / operations),
             received_bytes: Some(outcome.bytes[1] as f64 / operations),
             noise: Noise::of(
@@ -485,9 +474,14 @@ fn merged_latency(repeats: &[Step]) -> Result<BTreeMap<String, Latency>> {
         .collect())
 }
 
-impl Sizes {
+impl CollectionSizes {
     /// What `collStats` says now.
-    pub fn of(connection: &mut Connection, db: &str, collection: &str, at: f64) -> Result<Sizes> {
+    pub fn of(
+        connection: &mut MongoConnection,
+        db: &str,
+        collection: &str,
+        at: f64,
+    ) -> Result<CollectionSizes> {
         let stats = connection.command(db, doc! {"collStats": collection}.as_doc())?;
         let number = |name: &str| {
             let n = stats.get(name).and_then(Val::to_f64).unwrap_or(0.0);
@@ -500,14 +494,14 @@ impl Sizes {
             )));
         }
         let indexes = stats.get("indexSizes").and_then(Val::as_doc);
-        Ok(Sizes {
+        Ok(CollectionSizes {
             at,
             documents: number("count"),
             data_bytes: number("size"),
             storage_bytes: number("storageSize"),
             index_bytes: number("totalIndexSize"),
             indexes: indexes.map(sizes_of).unwrap_or_default(),
-            ..Sizes::default()
+            ..CollectionSizes::default()
         })
     }
 }
@@ -585,18 +579,18 @@ mod tests {
 
     #[test]
     fn a_shard_says_how_large_each_index_is() {
-        let mut shard = Shard {
+        let mut shard = ShardPart {
             of: 3,
             name: "shard1".into(),
             index_bytes: 5_000_000,
             indexes: sizes_of(doc! {"_id_": 2_000_000, "Number_1": 3e6}.as_doc()),
-            ..Shard::default()
+            ..ShardPart::default()
         };
         let row = shard.row();
         assert_eq!(row[0], "shard1 of 3");
         assert_eq!(row[5], "5.0 MB (Number_1 3.0 MB, _id_ 2.0 MB)");
         (shard.documents, shard.data_bytes) = (100, 100_000);
-        let all = Shard::rows(&[shard.clone(), shard.clone(), shard.clone()]);
+        let all = ShardPart::rows(&[shard.clone(), shard.clone(), shard.clone()]);
         assert_eq!(all.len(), 4);
         assert_eq!(all[3][..4], ["all of 3", "300", "1000 B", "300.0 KB"]);
         assert_eq!(all[3][5], "15.0 MB (Number_1 9.0 MB, _id_ 6.0 MB)");

@@ -750,7 +750,7 @@ const COMPLAINTS: [(&str, Rule); 6] = [
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::{Check, Draft, Sizes, TargetInfo};
+    use crate::report::{CheckedFigure, CollectionSizes, Draft, TargetInfo};
 
     fn report(name: &str, steps: Vec<Step>) -> Report {
         let mut d = Draft::new("study", name);
@@ -772,9 +772,9 @@ mod tests {
     fn a_statement_holds_or_not_by_its_figure_or_is_not_shown() {
         let at = |records: f64, rate: f64, data: u64| Step {
             at: Some(records),
-            sizes: vec![Sizes {
+            sizes: vec![CollectionSizes {
                 data_bytes: data,
-                ..Sizes::default()
+                ..CollectionSizes::default()
             }],
             ..Step::example("C.S5", "P", 64, rate)
         };
@@ -831,7 +831,7 @@ mod tests {
     #[test]
     fn single_figures_and_shards_are_found() {
         let mut r = report("E-pains", Vec::new());
-        r.checks.push(Check::figure(
+        r.checks.push(CheckedFigure::figure(
             "flatness: last tenth of the inserts against the first",
             0.4,
             "",

@@ -5,15 +5,15 @@ use crate::fault::{Fault, Result};
 use crate::fleet::{Fleet, interrupted};
 use crate::lane::{Issued, Workload};
 use crate::output::{Journal, Page};
-use crate::process::{Counters, allowed_cores, cpu_time_of};
+use crate::process::{ProcessCounters, allowed_cores, cpu_time_of};
 use crate::progress::{self, Goal, Progress, say};
 use crate::queries::How;
 use crate::repeat::turns;
 use crate::report::{Draft, Step, TargetInfo};
 use crate::spoken::Spoken;
 use crate::targets::local::{Means, Started, Up, given_or_own};
-use crate::targets::{Cells, Dialect, Language, Order, Table, Target};
-use crate::terms::{Durability, positive};
+use crate::targets::{ByteStrings, Dialect, Instruction, QueryLanguage, Table, TargetDatabase};
+use crate::terms::{WriteDurability, positive};
 use bson::{array, doc};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -219,7 +219,7 @@ impl Spoken for Inserter {
 }
 
 /// Judges the rows of the answer to the request of that number.
-pub type Judge = dyn Fn(usize, &Cells) -> Result<()> + Send + Sync;
+pub type Judge = dyn Fn(usize, &ByteStrings) -> Result<()> + Send + Sync;
 
 /// Requests that are sent again and again.
 pub struct Questions {
@@ -231,7 +231,7 @@ struct Client {
     questions: Arc<Questions>,
     dialect: Box<dyn Dialect>,
     next: usize,
-    rows: Cells,
+    rows: ByteStrings,
 }
 
 impl Spoken for Client {
@@ -267,9 +267,9 @@ impl Spoken for Client {
 
 /// A target of the study.
 pub struct Side {
-    pub target: Arc<dyn Target>,
+    pub target: Arc<dyn TargetDatabase>,
     pub info: TargetInfo,
-    pub language: Language,
+    pub language: QueryLanguage,
     pub database: String,
     threads: usize,
     warmup: Duration,
@@ -279,14 +279,14 @@ pub struct Side {
 
 impl Side {
     /// Of a target that keeps each field by itself.
-    fn new(target: Arc<dyn Target>, how: &How, draft: &mut Draft) -> Result<Side> {
+    fn new(target: Arc<dyn TargetDatabase>, how: &How, draft: &mut Draft) -> Result<Side> {
         let mut info = target.info()?;
         draft.tell_apart(&mut info);
         let database = target.database().unwrap_or_else(|| how.database.clone());
         let language = target
-            .dialect(&table(&database, "", &[]), Durability::W1)?
+            .dialect(&table(&database, "", &[]), WriteDurability::W1)?
             .language();
-        if language == Language::MySql || info.product.ends_with("JSONB") {
+        if language == QueryLanguage::MySql || info.product.ends_with("JSONB") {
             let why =
                 "this study is for MongoDB's protocol, and for PostgreSQL with layout=columns";
             return Err(Fault::Usage(format!("{}: {why}", info.url)));
@@ -317,13 +317,13 @@ impl Side {
         table(&self.database, name, fields)
     }
 
-    pub fn obey(&self, order: &Order) -> Result<u64> {
+    pub fn obey(&self, order: &Instruction) -> Result<u64> {
         self.target.obey(&self.database, order)
     }
 
     /// The message of an order that is a question.
-    pub fn request(&self, table: &Arc<Table>, order: &Order) -> Result<Vec<u8>> {
-        let dialect = self.target.dialect(table, Durability::W1)?;
+    pub fn request(&self, table: &Arc<Table>, order: &Instruction) -> Result<Vec<u8>> {
+        let dialect = self.target.dialect(table, WriteDurability::W1)?;
         Ok(order.request(&*dialect, &self.database))
     }
 
@@ -334,9 +334,9 @@ impl Side {
         make: impl Fn(Box<dyn Dialect>, usize) -> W,
     ) -> Result<(Fleet<W>, usize)> {
         let threads = self.threads.clamp(1, connections);
-        let control = self.target.dialect(table, Durability::W1)?;
+        let control = self.target.dialect(table, WriteDurability::W1)?;
         let fleet = Fleet::through(&*control, connections, threads, |i, _| {
-            Ok(make(self.target.dialect(table, Durability::W1)?, i))
+            Ok(make(self.target.dialect(table, WriteDurability::W1)?, i))
         })?;
         Ok((fleet, threads))
     }
@@ -358,7 +358,7 @@ impl Side {
     }
 
     /// Has an index built of so many rows, and waits until it is `ready` and the server has nothing to do any more.
-    pub fn build(&self, make: &[Order], ready: &Order, rows: u64) -> Result<Step> {
+    pub fn build(&self, make: &[Instruction], ready: &Instruction, rows: u64) -> Result<Step> {
         say(
             self.quiet,
             format_args!("{}: index build", self.info.label()),
@@ -407,7 +407,7 @@ impl Side {
             dialect,
             // Lanes begin in different places.
             next: lane * questions.requests.len() / self.threads.max(1),
-            rows: Cells::default(),
+            rows: ByteStrings::default(),
         };
         let fleet = self.fleet(table, connections, make)?;
         self.measure(name, connections, fleet, self.warmup)
@@ -461,21 +461,21 @@ impl Side {
 }
 
 /// An order whose answer has a record once the index answers. PostgreSQL acknowledges an index only then.
-pub fn is_ready(language: Language, table: &str, index: &str) -> Order {
-    if language != Language::Commands {
-        return Order::Sql("SELECT 1".into());
+pub fn is_ready(language: QueryLanguage, table: &str, index: &str) -> Instruction {
+    if language != QueryLanguage::Commands {
+        return Instruction::Sql("SELECT 1".into());
     }
     let named = doc! {"$listSearchIndexes": doc! {"name": index}};
     let ready = doc! {"$match": doc! {"queryable": true, "status": "READY"}};
     let pipeline = array![named, ready];
-    Order::Command(doc! {"aggregate": table, "pipeline": pipeline, "cursor": doc! {}})
+    Instruction::Command(doc! {"aggregate": table, "pipeline": pipeline, "cursor": doc! {}})
 }
 
 fn table(database: &str, name: &str, fields: &[&str]) -> Arc<Table> {
     Arc::new(Table {
         database: database.into(),
         name: name.into(),
-        key: crate::targets::Key::Primary,
+        key: crate::targets::KeyRole::Primary,
         key_name: "id".into(),
         fields: fields.iter().map(|f| (*f).to_string()).collect(),
         text: true,
@@ -486,7 +486,7 @@ fn table(database: &str, name: &str, fields: &[&str]) -> Arc<Table> {
 /// Waits until the processes want hardly any CPU; gives how long that took since `began`, without the look that found them
 /// quiet. On a busy machine they may have little although they want more. Those of another machine are not waited for.
 fn settled(pids: &[u32], began: Instant) -> Duration {
-    let wanted = || Counters::of(pids).map(|c| c.ran_ns + c.waited_ns);
+    let wanted = || ProcessCounters::of(pids).map(|c| c.ran_ns + c.waited_ns);
     loop {
         let at = began.elapsed();
         let Some(before) = wanted().filter(|_| !interrupted()) else {

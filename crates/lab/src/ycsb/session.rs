@@ -11,18 +11,18 @@ use crate::process;
 use crate::progress::{Goal, Progress, say};
 use crate::report::{Step, TargetInfo};
 use crate::targets::mark::{self, Owner};
-use crate::targets::{Activity, Table, Target};
-use crate::terms::Durability;
+use crate::targets::{Activity, Table, TargetDatabase};
+use crate::terms::WriteDurability;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 pub struct Session {
-    pub target: Arc<dyn Target>,
+    pub target: Arc<dyn TargetDatabase>,
     pub info: TargetInfo,
     pub name: String,
     pub spec: Spec,
-    pub durability: Durability,
+    pub durability: WriteDurability,
     /// Documents of an insert message while loading is not measured.
     pub load_batch: u64,
     /// Threads of the load client; 0 for one a core.
@@ -76,10 +76,10 @@ const KEPT_UP: f64 = 0.97;
 
 impl Session {
     pub fn open(
-        target: Arc<dyn Target>,
+        target: Arc<dyn TargetDatabase>,
         name: &str,
         spec: Spec,
-        durability: Durability,
+        durability: WriteDurability,
     ) -> Result<Session> {
         target.ready(durability)?;
         let info = target.info()?;

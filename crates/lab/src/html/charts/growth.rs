@@ -6,7 +6,7 @@ use super::{Charts, distinct, grouped, spikes};
 use crate::lang::{known, tr};
 use crate::overview::connections as connections_of;
 use crate::rates::{drawn, group_interval};
-use crate::report::{Sizes, Step};
+use crate::report::{CollectionSizes, Step};
 use crate::text;
 
 /// How many records were in after so many seconds.
@@ -429,16 +429,16 @@ impl Charts<'_> {
         };
         let all = grouped(report.steps.iter().filter(|s| !s.sizes.is_empty()), of);
         let grown = all.into_iter().map(|((name, target), steps)| {
-            let sizes: Vec<&Sizes> = steps.iter().flat_map(|s| &s.sizes).collect();
+            let sizes: Vec<&CollectionSizes> = steps.iter().flat_map(|s| &s.sizes).collect();
             let own = target.filter(|_| self.many_targets());
             (own.map_or(name.clone(), |t| format!("{name}, {t}")), sizes)
         });
-        let grows = |s: &(String, Vec<&Sizes>)| {
+        let grows = |s: &(String, Vec<&CollectionSizes>)| {
             let grown = s.1.windows(2).all(|w| w[0].documents <= w[1].documents);
             grown && s.1.len() >= 3 && s.1[0].documents < s.1[s.1.len() - 1].documents
         };
         for (name, sizes) in grown.filter(grows).take(6).collect::<Vec<_>>() {
-            let line = |name: &str, color, of: fn(&Sizes) -> u64| Line {
+            let line = |name: &str, color, of: fn(&CollectionSizes) -> u64| Line {
                 name: name.into(),
                 color,
                 points: sizes
