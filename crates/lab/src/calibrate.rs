@@ -13,7 +13,7 @@ use crate::null::Form;
 use crate::output::{Journal, Output, Page};
 use crate::process::{self, CorePlacement};
 use crate::progress::say;
-use crate::report::{CLIENT_BAR, CheckedFigure, Draft, Step};
+use crate::report::{CLIENT_BAR, CheckedFigure, Draft, MeasuredStep};
 use crate::request::{Template, find_by_id};
 use crate::targets::TargetDatabase;
 use crate::targets::mongodb::MongoDb;
@@ -170,7 +170,7 @@ fn measure(
     connections: usize,
     spec: &Spec,
     limit: Duration,
-) -> Result<Step> {
+) -> Result<MeasuredStep> {
     let target = MongoDb::at(MongoAddress::local(null.port));
     let mut fleet = client(&target, connections, spec)?;
     fleet.run_quietly(Some(limit / 4))?;
@@ -178,5 +178,5 @@ fn measure(
     let outcome = fleet.run_quietly(Some(limit))?;
     let after = null.pid().and_then(process::cpu_time);
     let spent = before.zip(after).map(|(b, a)| a.saturating_sub(b));
-    Ok(Step::new(name, connections, 1, &outcome, spent))
+    Ok(MeasuredStep::new(name, connections, 1, &outcome, spent))
 }

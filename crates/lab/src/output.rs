@@ -282,7 +282,7 @@ fn take_over(draft: &mut Draft, out: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::{CheckedFigure, Step};
+    use crate::report::{CheckedFigure, MeasuredStep};
 
     fn to(out: &Path) -> Output {
         Output {
@@ -305,10 +305,10 @@ mod tests {
 
         let mut d = draft();
         let mut journal = Journal::open(&mut d, &to(&out)).unwrap();
-        d.push("first", Step::default());
+        d.push("first", MeasuredStep::default());
         journal.save(&d);
         // The step that Ctrl-C cut short is done again.
-        d.push("second", Step::default());
+        d.push("second", MeasuredStep::default());
         d.report.steps[1].interrupted = true;
         journal.save(&d);
         drop(journal);

@@ -4,7 +4,7 @@
 use crate::family;
 use crate::lang::tr;
 use crate::rates::{Ratio, RatioWord, UNDECIDED, interval, rates, reach};
-use crate::report::{Report, Step, TargetInfo};
+use crate::report::{MeasuredStep, Report, TargetInfo};
 use crate::terms::{figure, grouped};
 use crate::text;
 use crate::veto;
@@ -30,7 +30,7 @@ pub fn merge(reports: &[Report]) -> Vec<Report> {
             continue;
         };
         // The same step of the same target a second time is told apart by when it was.
-        let same = |a: &Step, b: &Step| {
+        let same = |a: &MeasuredStep, b: &MeasuredStep| {
             let load = (a.connections, a.at, a.offered.is_some());
             (a.target == b.target && a.name == b.name && a.mode == b.mode)
                 && load == (b.connections, b.at, b.offered.is_some())
@@ -79,7 +79,7 @@ pub fn merge(reports: &[Report]) -> Vec<Report> {
 
 /// In study D each number of shards is a target of its own: there the modes tell targets apart, and not rows.
 pub fn modes_are_targets(r: &Report) -> bool {
-    let pair = |s: &Step| (s.target.clone(), s.mode.clone());
+    let pair = |s: &MeasuredStep| (s.target.clone(), s.mode.clone());
     let pairs: BTreeSet<_> = r.steps.iter().map(pair).collect();
     let targets: BTreeSet<_> = pairs.iter().map(|(t, _)| t).collect();
     let modes: BTreeSet<_> = pairs.iter().map(|(_, m)| m).collect();
@@ -146,7 +146,7 @@ pub enum Class {
 
 impl Class {
     /// By the names of the operations; where a study has no such names, writes have a durability.
-    pub fn of(s: &Step) -> Class {
+    pub fn of(s: &MeasuredStep) -> Class {
         if s.own_queries {
             return Class::Own;
         }
@@ -340,22 +340,22 @@ impl Overview {
     fn steps(&mut self, n: usize, r: &Report) {
         let closed = || r.steps.iter().filter(|s| s.offered.is_none());
         let by_target = modes_are_targets(r);
-        let alike = |a: &Step, b: &Step| {
+        let alike = |a: &MeasuredStep, b: &MeasuredStep| {
             a.name == b.name && (by_target || a.mode == b.mode) && a.durability == b.durability
         };
-        let mut done: Vec<&Step> = Vec::new();
+        let mut done: Vec<&MeasuredStep> = Vec::new();
         for s in closed() {
             if done.iter().any(|d| alike(d, s)) {
                 continue;
             }
             done.push(s);
-            let all: Vec<&Step> = closed().filter(|o| alike(o, s)).collect();
+            let all: Vec<&MeasuredStep> = closed().filter(|o| alike(o, s)).collect();
             let many = all.iter().any(|o| o.connections != s.connections);
             let mut name = s.name.clone();
             if let Some(mode) = s.mode.as_ref().filter(|m| **m != s.name && !by_target) {
                 let _ = write!(name, ", {mode}");
             }
-            let other = |o: &Step| o.name == s.name && o.mode == s.mode && !alike(o, s);
+            let other = |o: &MeasuredStep| o.name == s.name && o.mode == s.mode && !alike(o, s);
             if let Some(d) = s.durability.as_ref().filter(|_| closed().any(other)) {
                 let _ = write!(name, ", {d}");
             }
@@ -442,7 +442,7 @@ impl Overview {
     }
 }
 
-fn rate(s: &Step, many: bool) -> Cell {
+fn rate(s: &MeasuredStep, many: bool) -> Cell {
     let mut text = match s.megabytes_per_second {
         Some(mb) => format!("{} MB/s", grouped(mb)),
         None => format!("{}/s", grouped(s.per_second)),
@@ -486,7 +486,7 @@ fn vetoes(row: &Row, i: usize, reports: &[Report]) -> Vec<&'static str> {
     let (Some(a), Some(b)) = (step(0), step(i).filter(|_| i > 0)) else {
         return Vec::new();
     };
-    let info = |s: &Step| {
+    let info = |s: &MeasuredStep| {
         let label = s.target.as_deref();
         let mut targets = report?.targets.iter();
         targets.find(|t| Some(&*t.label()) == label).cloned()
@@ -500,8 +500,8 @@ mod tests {
     use crate::rates::RatioWord;
     use crate::report::{CheckedFigure, Draft};
 
-    fn step(name: &str, target: &str, connections: usize, rate: f64) -> Step {
-        Step::repeated(
+    fn step(name: &str, target: &str, connections: usize, rate: f64) -> MeasuredStep {
+        MeasuredStep::repeated(
             name,
             target,
             connections,
@@ -509,7 +509,7 @@ mod tests {
         )
     }
 
-    fn report(kind: &str, name: &str, steps: Vec<Step>) -> Report {
+    fn report(kind: &str, name: &str, steps: Vec<MeasuredStep>) -> Report {
         let mut draft = Draft::new(kind, name);
         draft.add_target(TargetInfo {
             product: steps[0].target.clone().unwrap_or_default(),
@@ -533,7 +533,7 @@ mod tests {
                 step("C.S5", "A", 1, 100.0),
                 step("C.S5", "A", 8, 400.0),
                 step("C.S5", "A", 64, 300.0),
-                Step {
+                MeasuredStep {
                     offered: Some(50.0),
                     ..step("C.S5", "A", 8, 50.0)
                 },
@@ -578,7 +578,7 @@ mod tests {
 
     #[test]
     fn shards_are_beside_one_process() {
-        let of = |target: &str, shards: &str, rate: f64| Step {
+        let of = |target: &str, shards: &str, rate: f64| MeasuredStep {
             mode: Some(shards.into()),
             ..step("D.S1 load", target, 32, rate)
         };

@@ -13,7 +13,7 @@ use crate::process;
 use crate::progress::{self, Goal, Progress, say};
 use crate::random::Rng;
 use crate::reply::{self, SAMPLE_EVERY};
-use crate::report::{CollectionSizes, Draft, Step, TargetInfo};
+use crate::report::{CollectionSizes, Draft, MeasuredStep, TargetInfo};
 use crate::request::{Template, find_by_id};
 use crate::terms::{count, duration, pause, positive};
 use bson::{Doc, ObjectId, Val, Value, Writer, doc};
@@ -304,7 +304,7 @@ fn measure(
     place: &Arc<Place>,
     title: &str,
     kinds: &'static [u8],
-) -> Result<Step> {
+) -> Result<MeasuredStep> {
     progress::step(1.0);
     let threads = process::allowed_cores().len().min(args.connections);
     say(
@@ -320,7 +320,7 @@ fn measure(
     let pids = control.server_pid().into_iter().collect();
     let progress = Progress::new(title, Goal::Time(args.duration), pids, args.to.quiet);
     let (outcome, spent) = fleet.watched(Some(args.duration), progress, &mut |_| {})?;
-    let mut step = Step::new(title, args.connections, threads, &outcome, spent);
+    let mut step = MeasuredStep::new(title, args.connections, threads, &outcome, spent);
     let at = outcome.elapsed.as_secs_f64();
     let sizes = CollectionSizes::of(control, &place.db, &place.collection, at)?;
     step.sizes.push(sizes);

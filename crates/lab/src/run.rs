@@ -6,7 +6,7 @@ use crate::fleet::{catch_interrupts, interrupted};
 use crate::output::{Journal, Output, Page};
 use crate::progress::say;
 use crate::repeat::{Repeat, turns};
-use crate::report::{Draft, Step};
+use crate::report::{Draft, MeasuredStep};
 use crate::targets::local::given_or_own;
 use crate::targets::{self, TargetDatabase};
 use crate::terms::{WriteDurability, count, duration, pause, positive};
@@ -252,7 +252,7 @@ fn together(
     properties: &Properties,
     load: bool,
     plan: StepPlan,
-) -> Result<Step> {
+) -> Result<MeasuredStep> {
     // The password is in no result, and agents need it.
     let given =
         |url: &&String| targets::without_password(url) == session.info.url || args.url.len() == 1;

@@ -6,7 +6,7 @@
 use crate::lang::{known, tr};
 use crate::overview::{Overview, Row, connections};
 use crate::rates::{Ratio, RatioWord, drawn, interval};
-use crate::report::{Report, Step};
+use crate::report::{MeasuredStep, Report};
 use crate::terms::{bytes, grouped, span};
 use crate::text;
 use std::fmt::Write as _;
@@ -75,7 +75,7 @@ fn is_last(reports: &[Report], row: &Row) -> bool {
     let Some((own, at)) = own.and_then(|s| Some((s, s.at?))) else {
         return true;
     };
-    let alike = |s: &&Step| s.name == own.name && s.connections == own.connections;
+    let alike = |s: &&MeasuredStep| s.name == own.name && s.connections == own.connections;
     report
         .steps
         .iter()
@@ -85,7 +85,7 @@ fn is_last(reports: &[Report], row: &Row) -> bool {
 
 fn workload(report: &Report, overview: &Overview, row: &Row) -> Option<Workload> {
     let step = |i: usize| report.steps.get(row.cells.get(i)?.as_ref()?.step?);
-    let all: Vec<Option<&Step>> = (0..row.cells.len()).map(step).collect();
+    let all: Vec<Option<&MeasuredStep>> = (0..row.cells.len()).map(step).collect();
     let named = all.iter().flatten().next()?;
     let longest = all.iter().flatten().map(|s| s.per_second);
     let longest = longest.fold(0.0, f64::max);
@@ -120,7 +120,7 @@ fn workload(report: &Report, overview: &Overview, row: &Row) -> Option<Workload>
 }
 
 /// Whether the faster of two was held up by the client, so that the ratio is the least that it can be.
-fn at_least(a: Option<&Step>, b: Option<&Step>) -> bool {
+fn at_least(a: Option<&MeasuredStep>, b: Option<&MeasuredStep>) -> bool {
     let (Some(a), Some(b)) = (a, b) else {
         return false;
     };
@@ -157,7 +157,7 @@ fn decision(
     }
 }
 
-fn bar(s: &Step, report: &Report, longest: f64, load: Option<f64>) -> Bar {
+fn bar(s: &MeasuredStep, report: &Report, longest: f64, load: Option<f64>) -> Bar {
     let share = |v: f64| (v / longest).clamp(0.0, 1.0);
     let open = load.and_then(|l| {
         let mut loops = open_loops(report, s);
@@ -173,14 +173,17 @@ fn bar(s: &Step, report: &Report, longest: f64, load: Option<f64>) -> Bar {
         length: share(s.per_second),
         interval: reach,
         cpu_us: s.server_cpu_us,
-        p99_us: load.map_or_else(|| s.worst_p99(), |_| open.and_then(Step::worst_p99)),
+        p99_us: load.map_or_else(|| s.worst_p99(), |_| open.and_then(MeasuredStep::worst_p99)),
         overloaded: open.is_some_and(|o| o.overloaded),
     }
 }
 
 /// The open loops of a workload on a target.
-fn open_loops<'r>(report: &'r Report, s: &'r Step) -> impl Iterator<Item = (f64, &'r Step)> {
-    let own = move |o: &&Step| o.name == s.name && o.target == s.target;
+fn open_loops<'r>(
+    report: &'r Report,
+    s: &'r MeasuredStep,
+) -> impl Iterator<Item = (f64, &'r MeasuredStep)> {
+    let own = move |o: &&MeasuredStep| o.name == s.name && o.target == s.target;
     let all = report.steps.iter().filter(own);
     all.filter_map(|o| Some((o.offered?, o)))
 }
@@ -191,7 +194,11 @@ fn is_same_load(a: f64, b: f64) -> bool {
 }
 
 /// The greatest load that all targets were offered.
-fn common_load(report: &Report, named: &Step, all: &[Option<&Step>]) -> Option<f64> {
+fn common_load(
+    report: &Report,
+    named: &MeasuredStep,
+    all: &[Option<&MeasuredStep>],
+) -> Option<f64> {
     let everybody = |load: f64| {
         let mut steps = all.iter().flatten();
         steps.all(|s| open_loops(report, s).any(|(l, _)| is_same_load(l, load)))
@@ -217,7 +224,7 @@ impl Bar {
 }
 
 /// A workload in plain words: what its operations are, from how many connections, of which size.
-fn words(s: &Step, with_mode: bool) -> String {
+fn words(s: &MeasuredStep, with_mode: bool) -> String {
     let all: u64 = s.latency.values().map(|l| l.count).sum();
     let mut kinds: Vec<(&str, u64)> = s.latency.iter().map(|(k, l)| (&**k, l.count)).collect();
     kinds.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(b.0)));
@@ -275,7 +282,7 @@ mod tests {
         }
     }
 
-    fn report(steps: Vec<Step>) -> Report {
+    fn report(steps: Vec<MeasuredStep>) -> Report {
         let mut d = Draft::new("sweep", "C.S4");
         for name in ["P", "Q"] {
             d.add_target(TargetInfo {
@@ -287,8 +294,8 @@ mod tests {
         d.report
     }
 
-    fn step(target: &str, rates: &[f64]) -> Step {
-        let mut s = Step::repeated("C.S4", target, 32, rates);
+    fn step(target: &str, rates: &[f64]) -> MeasuredStep {
+        let mut s = MeasuredStep::repeated("C.S4", target, 32, rates);
         s.latency.clear();
         s.latency.insert("READ".into(), count(900));
         s.latency.insert("UPDATE".into(), count(100));
@@ -297,14 +304,14 @@ mod tests {
         s
     }
 
-    fn open(target: &str, load: f64) -> Step {
-        Step {
+    fn open(target: &str, load: f64) -> MeasuredStep {
+        MeasuredStep {
             offered: Some(load),
             ..step(target, &[load])
         }
     }
 
-    fn card(steps: Vec<Step>) -> Scorecard {
+    fn card(steps: Vec<MeasuredStep>) -> Scorecard {
         let all = [report(steps)];
         let overview = Overview::of(&all);
         Scorecard::of(&all, &overview)
@@ -343,7 +350,7 @@ mod tests {
 
     #[test]
     fn a_mode_that_tells_targets_apart_is_not_in_the_words_of_their_row() {
-        let of = |target: &str, mode: &str| Step {
+        let of = |target: &str, mode: &str| MeasuredStep {
             mode: Some(mode.into()),
             ..step(target, &[100.0])
         };
@@ -365,7 +372,7 @@ mod tests {
 
     #[test]
     fn the_last_of_what_was_measured_as_data_grew_comes_first() {
-        let at = |at: f64| Step {
+        let at = |at: f64| MeasuredStep {
             mode: Some(format!("of {at}")),
             at: Some(at),
             ..step("P", &[100.0])

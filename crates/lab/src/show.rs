@@ -337,7 +337,7 @@ fn figures(r: &Report) -> BTreeMap<String, Figure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::{CheckedFigure, SideComparison, Step};
+    use crate::report::{CheckedFigure, MeasuredStep, SideComparison};
 
     #[test]
     fn figures_of_both_reports_have_the_same_names() {
@@ -350,11 +350,11 @@ mod tests {
         });
         r.checks
             .push(CheckedFigure::at_most("ready", 20.0, "ms", 300.0));
-        r.steps.push(Step {
+        r.steps.push(MeasuredStep {
             name: "run".into(),
             connections: 4,
             per_second: 10.0,
-            ..Step::default()
+            ..MeasuredStep::default()
         });
         let names: Vec<String> = figures(&r).into_keys().collect();
         assert_eq!(
@@ -413,7 +413,7 @@ mod tests {
                 product: name.into(),
                 ..Default::default()
             });
-            let mut s = Step::repeated("C.S4", name, 32, &[12_345.0, 12_300.0, 12_400.0]);
+            let mut s = MeasuredStep::repeated("C.S4", name, 32, &[12_345.0, 12_300.0, 12_400.0]);
             s.server_cpu_us = Some(31.0);
             d.report.steps.push(s);
         }

@@ -7,7 +7,7 @@ use crate::output::{Journal, Output, Page};
 use crate::progress::{self, say};
 use crate::rates::peak_and_knee;
 use crate::repeat::{Repeat, turns};
-use crate::report::{CheckedFigure, Draft, Step};
+use crate::report::{CheckedFigure, Draft, MeasuredStep};
 use crate::targets::local::given_or_own;
 use crate::terms::{WriteDurability, count, duration, grouped, positive};
 use crate::ycsb::session::StepPlan;
@@ -228,13 +228,14 @@ fn common_peak(peaks: &[Option<(usize, f64)>]) -> Option<(usize, f64)> {
 /// Connections and rate of a session's peak; peak and knee become figures of the result.
 fn peak(session: &Session, draft: &mut Draft) -> Option<(usize, f64)> {
     let (label, name) = (session.info.label(), &session.name);
-    let own =
-        |s: &&Step| s.name == *name && s.target.as_deref() == Some(&label) && s.offered.is_none();
-    let points: Vec<&Step> = draft.report.steps.iter().filter(own).collect();
+    let own = |s: &&MeasuredStep| {
+        s.name == *name && s.target.as_deref() == Some(&label) && s.offered.is_none()
+    };
+    let points: Vec<&MeasuredStep> = draft.report.steps.iter().filter(own).collect();
     let (peak, knee) = peak_and_knee(&points)?;
     let found = (peak.connections, peak.per_second);
     let said = [("peak", Some(peak)), ("knee", knee)];
-    let of = |(what, s): (&str, Option<&Step>)| {
+    let of = |(what, s): (&str, Option<&MeasuredStep>)| {
         let s = s?;
         let unit = match s.connections {
             1 => "connection",

@@ -7,7 +7,7 @@ use crate::lang::{known, tr};
 use crate::measure::median;
 use crate::overview::{Class, Overview, Row};
 use crate::rates::{Ratio, RatioWord};
-use crate::report::{CheckedFigure, Limit, Report, SideComparison, Step};
+use crate::report::{CheckedFigure, Limit, MeasuredStep, Report, SideComparison};
 use crate::stall;
 use crate::study::plans::findings;
 use crate::terms::{grouped, span};
@@ -126,7 +126,7 @@ fn offered(r: &Report) -> Vec<Sentence> {
             names.push(name);
         }
     }
-    let of = |s: &&Step| s.offered.unwrap_or(0.0);
+    let of = |s: &&MeasuredStep| s.offered.unwrap_or(0.0);
     let told = names.into_iter().map(|(name, target)| {
         let own = || open().filter(move |s| s.name == name && s.target.as_deref() == target);
         let best = own().filter(|s| !s.overloaded);
@@ -403,8 +403,12 @@ fn shards_against_one(r: &Report, overview: &Overview) -> Vec<Sentence> {
         return Vec::new();
     };
     let of = |label: &String| {
-        let own = |s: &&Step| s.target.as_ref() == Some(label);
-        r.steps.iter().filter(own).cloned().collect::<Vec<Step>>()
+        let own = |s: &&MeasuredStep| s.target.as_ref() == Some(label);
+        r.steps
+            .iter()
+            .filter(own)
+            .cloned()
+            .collect::<Vec<MeasuredStep>>()
     };
     let sentence = |shards: &String| {
         let pair = Report {
@@ -455,7 +459,7 @@ fn falls(r: &Report) -> Vec<Sentence> {
         let mut parts = Vec::new();
         let mut span = None;
         for name in ["C.S5", "C.S2", "C.S3", "C.S4", "C.S1"] {
-            let own = |s: &&Step| s.name == name && s.target.as_deref() == Some(target);
+            let own = |s: &&MeasuredStep| s.name == name && s.target.as_deref() == Some(target);
             let sizes = r.steps.iter().filter(own).filter_map(|s| s.at);
             let (low, high) = sizes.fold((f64::INFINITY, 0.0), |(l, h): (f64, f64), n| {
                 (l.min(n), h.max(n))
@@ -560,7 +564,7 @@ pub fn trust(r: &Report) -> Trust {
 fn doubts(r: &Report, once: bool) -> Vec<String> {
     let mut doubts = Vec::new();
     let all = r.steps.len();
-    let count = |of: &dyn Fn(&&Step) -> bool| r.steps.iter().filter(of).count();
+    let count = |of: &dyn Fn(&&MeasuredStep) -> bool| r.steps.iter().filter(of).count();
     doubt_machine(r, &mut doubts);
     if once {
         doubts.push(
@@ -606,7 +610,7 @@ fn doubts(r: &Report, once: bool) -> Vec<String> {
 /// What the machine did beside the run.
 fn doubt_machine(r: &Report, doubts: &mut Vec<String>) {
     let all = r.steps.len();
-    let is_noisy = |s: &&Step| s.noise.reasons().is_some();
+    let is_noisy = |s: &&MeasuredStep| s.noise.reasons().is_some();
     let noisy = r.steps.iter().filter(is_noisy).count();
     let worst = r.steps.iter();
     let worst = worst.max_by(|a, b| loudness(a).total_cmp(&loudness(b)));
@@ -638,7 +642,7 @@ fn doubt_machine(r: &Report, doubts: &mut Vec<String>) {
     }
 }
 
-fn loudness(s: &Step) -> f64 {
+fn loudness(s: &MeasuredStep) -> f64 {
     let n = &s.noise;
     let all = [
         n.others_percent,
@@ -653,7 +657,7 @@ mod tests {
     use super::*;
     use crate::report::{Draft, TargetInfo};
 
-    fn report(name: &str, steps: Vec<Step>) -> Report {
+    fn report(name: &str, steps: Vec<MeasuredStep>) -> Report {
         let mut d = Draft::new("study", name);
         d.report.host.cores = 2;
         for s in &steps {
@@ -669,10 +673,10 @@ mod tests {
         d.report
     }
 
-    fn step(kind: &str, name: &str, target: &str, rates: &[f64]) -> Step {
-        let mut s = Step::repeated(name, target, 8, rates);
+    fn step(kind: &str, name: &str, target: &str, rates: &[f64]) -> MeasuredStep {
+        let mut s = MeasuredStep::repeated(name, target, 8, rates);
         if rates.len() == 1 {
-            s = Step::example(name, target, 8, rates[0]);
+            s = MeasuredStep::example(name, target, 8, rates[0]);
         }
         s.latency.insert(kind.into(), Default::default());
         s.server_cpu_us = Some(1000.0 / rates[0]);
@@ -769,7 +773,7 @@ mod tests {
 
     #[test]
     fn the_gain_of_shards_and_the_fall_with_size() {
-        let of_size = |at: f64, rate: f64| Step {
+        let of_size = |at: f64, rate: f64| MeasuredStep {
             at: Some(at),
             mode: Some(format!("{at}")),
             ..step("READ", "C.S5", "P", &[rate])
@@ -783,7 +787,7 @@ mod tests {
             fall.contains("5,000 records, as a share of that at 1,000: C.S5 0.40"),
             "{fall}"
         );
-        let shard = |n: f64, rate: f64| Step {
+        let shard = |n: f64, rate: f64| MeasuredStep {
             at: Some(n),
             ..step("READ", "D.S5", &format!("{n}"), &[rate])
         };

@@ -8,7 +8,7 @@ mod fake;
 use fake::Honesty;
 use fake::gate::{Gate, measured};
 use lab::connection::MongoAddress;
-use lab::report::{Report, Step};
+use lab::report::{MeasuredStep, Report};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -90,7 +90,9 @@ impl Bed {
         assert_eq!(form(&again), form(whole));
         assert!(!again.interrupted && again.turns.is_empty());
         assert!(!self.journal().exists());
-        let same = |a: &Step, b: &Step| a.operations == b.operations && a.seconds == b.seconds;
+        let same = |a: &MeasuredStep, b: &MeasuredStep| {
+            a.operations == b.operations && a.seconds == b.seconds
+        };
         for old in &kept.steps {
             let new = again.steps.iter().find(|s| s.key == old.key).unwrap();
             assert!(same(old, new), "{} was measured again", old.key);

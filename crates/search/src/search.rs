@@ -4,7 +4,7 @@
 
 use crate::definition::{Definition, Kind, StoredSource};
 use crate::facet::Facet;
-use crate::fields::Fields;
+use crate::fields::SpecificationFields;
 use crate::highlight::Highlight;
 use crate::operator::{Clause, OPERATORS, Operator, only_clause};
 use crate::page::Pages;
@@ -44,7 +44,7 @@ pub struct Search {
 impl Search {
     /// From the stage's document. `meta`: of `$searchMeta`, which shows no documents.
     pub fn parse(stage: Doc<'_>, meta: bool) -> Result<Search> {
-        let f = Fields::new("", stage);
+        let f = SpecificationFields::new("", stage);
         if let Some(v) = f.raw("scoreDetails")
             && v.as_bool().is_none()
         {
@@ -180,7 +180,10 @@ impl Search {
 }
 
 /// The operator and the facets of a collector.
-fn faceted(f: &Fields<'_>, collector: &Fields<'_>) -> Result<(Option<Clause>, Vec<Facet>)> {
+fn faceted(
+    f: &SpecificationFields<'_>,
+    collector: &SpecificationFields<'_>,
+) -> Result<(Option<Clause>, Vec<Facet>)> {
     if let Some(e) = f
         .doc
         .iter()
@@ -205,7 +208,7 @@ fn faceted(f: &Fields<'_>, collector: &Fields<'_>) -> Result<(Option<Clause>, Ve
 }
 
 /// `stored`: documents are given as the index has stored them, or none is.
-fn scope(f: &Fields<'_>, stored: bool) -> Result<Option<String>> {
+fn scope(f: &SpecificationFields<'_>, stored: bool) -> Result<Option<String>> {
     let Some(scope) = f.doc("returnScope")? else {
         return Ok(None);
     };
@@ -219,7 +222,7 @@ fn scope(f: &Fields<'_>, stored: bool) -> Result<Option<String>> {
     }
 }
 
-fn count(f: &Fields<'_>) -> Result<Count> {
+fn count(f: &SpecificationFields<'_>) -> Result<Count> {
     let Some(c) = f.doc("count")? else {
         return Ok(Count::default());
     };
@@ -236,7 +239,7 @@ fn count(f: &Fields<'_>) -> Result<Count> {
 }
 
 /// The `$sort` that orders the results.
-fn sort(f: &Fields<'_>) -> Result<Option<DocBuf>> {
+fn sort(f: &SpecificationFields<'_>) -> Result<Option<DocBuf>> {
     let Some(s) = f.doc("sort")? else {
         return Ok(None);
     };

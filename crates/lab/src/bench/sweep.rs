@@ -8,7 +8,7 @@ use crate::fleet::{Fleet, RunOutcome, interrupted};
 use crate::measure::median;
 use crate::process::cpu_time;
 use crate::progress::say;
-use crate::report::{CheckedFigure, Step};
+use crate::report::{CheckedFigure, MeasuredStep};
 use crate::study::operation::{StudyOperation, Work};
 use crate::terms::WriteDurability;
 use std::time::Duration;
@@ -31,7 +31,7 @@ pub fn measure(
     stage: &LoadedServer<'_>,
     name: &str,
     inserting: bool,
-) -> Result<(Vec<Step>, Vec<CheckedFigure>)> {
+) -> Result<(Vec<MeasuredStep>, Vec<CheckedFigure>)> {
     let durability = WriteDurability::W1;
     let operation = if inserting {
         StudyOperation::Insert {
@@ -74,7 +74,7 @@ pub fn measure(
     let mut checks = Vec::new();
     for p in &points {
         let Some(outcome) = &p.all else { continue };
-        let mut step = Step::new(name, p.connections, 1, outcome, p.cpu);
+        let mut step = MeasuredStep::new(name, p.connections, 1, outcome, p.cpu);
         step.per_second = median(&p.rates);
         step.durability = inserting.then(|| durability.name().to_string());
         steps.push(step);

@@ -30,7 +30,7 @@ use crate::output::{Journal, Output, Page};
 use crate::process;
 use crate::progress::{self, Goal, Progress, say};
 use crate::repeat::{Repeat, turns};
-use crate::report::{CheckedFigure, Draft, Step, TargetInfo};
+use crate::report::{CheckedFigure, Draft, MeasuredStep, TargetInfo};
 use crate::targets::local::given_or_own;
 use crate::targets::{KeyRole, QueryLanguage, Table, TargetDatabase};
 use crate::terms::{WriteDurability, duration, pause, positive};
@@ -109,7 +109,7 @@ pub enum Steps<'a> {
     /// Each in a step of its own, in which the targets take turns query by query.
     Apart,
     /// As together; each step, with its key, is looked at.
-    Whole(&'a dyn Fn(&str, &Step) -> Vec<CheckedFigure>),
+    Whole(&'a dyn Fn(&str, &MeasuredStep) -> Vec<CheckedFigure>),
 }
 
 /// Asks the targets the queries of a file.
@@ -285,7 +285,7 @@ impl<'a> Asker<'a> {
         );
         let done = fleet.watched(Some(limit), progress, &mut |_| {});
         let (outcome, spent) = done.map_err(|f| f.at(&self.info.url))?;
-        let mut step = Step::new(&name, connections, threads, &outcome, spent);
+        let mut step = MeasuredStep::new(&name, connections, threads, &outcome, spent);
         step.target = Some(label);
         step.own_queries = true;
         if let Steps::Whole(look) = kind {

@@ -24,7 +24,7 @@ pub use figures::{CheckedFigure, Side, SideComparison, Statement};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
 use std::path::{Path, PathBuf};
-pub use step::{CLIENT_BAR, CollectionSizes, Limit, ShardPart, Step, sizes_of};
+pub use step::{CLIENT_BAR, CollectionSizes, Limit, MeasuredStep, ShardPart, sizes_of};
 pub use target::TargetInfo;
 
 pub const SCHEMA: &str = "pando-lab/1";
@@ -56,10 +56,10 @@ pub struct Report {
     pub notes: Vec<String>,
     /// What the user or the study set: records, durability, payload, seeds …
     pub settings: Map<String, Json>,
-    pub steps: Vec<Step>,
+    pub steps: Vec<MeasuredStep>,
     /// Repeats of steps that are not whole yet, for a run that is resumed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub turns: Vec<Step>,
+    pub turns: Vec<MeasuredStep>,
     pub comparisons: Vec<SideComparison>,
     pub checks: Vec<CheckedFigure>,
     /// What query planners chose, of each target.

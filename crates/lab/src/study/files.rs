@@ -15,7 +15,7 @@ use crate::progress::{self, Goal, Progress, say};
 use crate::random::{Rng, mix};
 use crate::repeat::Repeat;
 use crate::reply;
-use crate::report::{CollectionSizes, Draft, ShardPart, Step, TargetInfo};
+use crate::report::{CollectionSizes, Draft, MeasuredStep, ShardPart, TargetInfo};
 use crate::request::{InsertHead, command};
 use crate::targets::local::{Launch, Started};
 use crate::terms::{WriteDurability, bytes_of, count, positive};
@@ -200,7 +200,7 @@ impl Study<'_> {
         control.mark(db, "fs.chunks")
     }
 
-    fn measure(&mut self, name: &str, download: bool, n: usize) -> Result<Step> {
+    fn measure(&mut self, name: &str, download: bool, n: usize) -> Result<MeasuredStep> {
         let (args, info) = (self.args, &self.info);
         progress::step(1.0);
         self.shared.next.store(0, Ordering::Relaxed);
@@ -212,7 +212,7 @@ impl Study<'_> {
         let goal = Goal::Operations(args.files);
         let progress = Progress::new(name, goal, info.pids(), args.to.quiet);
         let (outcome, spent) = fleet.watched(None, progress, &mut |_| {})?;
-        let mut step = Step::new(name, n, threads, &outcome, spent);
+        let mut step = MeasuredStep::new(name, n, threads, &outcome, spent);
         step.target = Some(info.label());
         step.mode = Some(name.to_string());
         step.megabytes_per_second = Some(outcome.rate() * args.size as f64 / 1e6);

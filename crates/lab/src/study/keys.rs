@@ -14,7 +14,7 @@ use crate::progress::{Goal, Progress, course, say, step};
 use crate::random::{Permutation, Rng, mix};
 use crate::repeat::{Repeat, turns};
 use crate::reply::SAMPLE_EVERY;
-use crate::report::{CollectionSizes, Draft, Step, TargetInfo};
+use crate::report::{CollectionSizes, Draft, MeasuredStep, TargetInfo};
 use crate::spoken::Spoken;
 use crate::targets::local::given_or_own;
 use crate::targets::{Activity, ByteStrings, Dialect, KeyRole, Table, TargetDatabase};
@@ -157,7 +157,7 @@ pub fn insert(
     records: u64,
     durability: WriteDurability,
     quiet: bool,
-) -> Result<Step> {
+) -> Result<MeasuredStep> {
     let args = Args {
         url: Vec::new(),
         records,
@@ -296,7 +296,7 @@ impl Mode<'_> {
     }
 
     /// `there`: how many records reads may ask for.
-    fn measure(&self, name: &str, work: Work, there: u64) -> Result<Step> {
+    fn measure(&self, name: &str, work: Work, there: u64) -> Result<MeasuredStep> {
         let records = match work {
             Work::Insert => self.args.records,
             Work::Read(_) => there,
@@ -335,7 +335,7 @@ impl Mode<'_> {
             }
         });
         let (outcome, spent) = done.map_err(|f| f.at(&self.info.url))?;
-        let mut step = Step::new(name, connections, 1, &outcome, spent);
+        let mut step = MeasuredStep::new(name, connections, 1, &outcome, spent);
         step.activity = activity.0;
         step.planned = self.args.limit.map(|_| operations);
         step.target = Some(self.info.label());

@@ -14,7 +14,7 @@ use crate::measure::{Sample, median};
 use crate::output::{Journal, Output, Page};
 use crate::progress::say;
 use crate::repeat::{Repeat, turns};
-use crate::report::{CheckedFigure, Draft, Step};
+use crate::report::{CheckedFigure, Draft, MeasuredStep};
 use crate::targets;
 use crate::targets::local::{Means, Started, Up};
 use crate::terms::{WriteDurability, count, duration, positive};
@@ -272,7 +272,7 @@ impl Args {
         session: &mut Session,
         url: &str,
         chunks: Option<&Vec<Chunk>>,
-    ) -> Result<(Step, Moves)> {
+    ) -> Result<(MeasuredStep, Moves)> {
         let plan = StepPlan::timed(self.connections, self.duration);
         let is_over = AtomicBool::new(false);
         std::thread::scope(|threads| {
@@ -455,7 +455,12 @@ fn move_on(url: &str, chunks: &[Chunk], began: Instant, is_over: &AtomicBool) ->
 }
 
 /// What the moves cost, and how long they took.
-fn figures(of: &str, without: &Step, with: &Step, moves: &Moves) -> Vec<CheckedFigure> {
+fn figures(
+    of: &str,
+    without: &MeasuredStep,
+    with: &MeasuredStep,
+    moves: &Moves,
+) -> Vec<CheckedFigure> {
     let rate = |s: &Sample| s.operations as f64 / s.seconds;
     // The first second has connections that warm up.
     let whole = with.series.iter().skip(1).filter(|s| s.seconds > 0.5);
@@ -516,14 +521,14 @@ mod tests {
             operations,
             ..Sample::default()
         });
-        let with = Step {
+        let with = MeasuredStep {
             per_second: 80.0,
             series: series.to_vec(),
-            ..Step::default()
+            ..MeasuredStep::default()
         };
-        let without = Step {
+        let without = MeasuredStep {
             per_second: 100.0,
-            ..Step::default()
+            ..MeasuredStep::default()
         };
         let moves = Moves {
             ends: vec![1.0, 3.0, 4.0],

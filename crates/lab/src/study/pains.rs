@@ -16,7 +16,7 @@ use crate::output::{Journal, Output, Page};
 use crate::process::CorePlacement;
 use crate::progress::say;
 use crate::repeat::Repeat;
-use crate::report::{CheckedFigure, Draft, Step};
+use crate::report::{CheckedFigure, Draft, MeasuredStep};
 use crate::targets::local::own_server;
 use crate::targets::{self, KeyRole, TargetDatabase};
 use crate::terms::{WriteDurability, bytes, bytes_of, count, duration, positive};
@@ -249,7 +249,7 @@ impl<'a> Pains<'a> {
         Ok(session)
     }
 
-    fn push(&mut self, key: &str, step: Step) {
+    fn push(&mut self, key: &str, step: MeasuredStep) {
         self.draft.forget(key);
         self.draft.push(key, step);
         self.journal.save(&self.draft);
@@ -441,7 +441,7 @@ impl<'a> Pains<'a> {
 }
 
 /// What the series of a load says: flatness and spikes.
-pub fn shape(step: &Step) -> Vec<CheckedFigure> {
+pub fn shape(step: &MeasuredStep) -> Vec<CheckedFigure> {
     let whole: Vec<&Sample> = step.series.iter().filter(|s| s.seconds > 0.5).collect();
     let rate = |s: &&Sample| s.operations as f64 / s.seconds;
     let rates: Vec<f64> = whole.iter().map(rate).collect();
@@ -498,12 +498,12 @@ mod tests {
             operations,
             ..Sample::default()
         });
-        let step = Step {
+        let step = MeasuredStep {
             series: series.collect(),
-            ..Step::default()
+            ..MeasuredStep::default()
         };
         let values: Vec<f64> = shape(&step).iter().map(|c| c.value).collect();
         assert_eq!(values, [0.5, 0.1, 1.0]);
-        assert!(shape(&Step::default()).is_empty());
+        assert!(shape(&MeasuredStep::default()).is_empty());
     }
 }

@@ -9,7 +9,7 @@
 use super::pains;
 use crate::fault::{Fault, Result};
 use crate::queries::{self, File, How, Steps};
-use crate::report::{CheckedFigure, Draft, Step};
+use crate::report::{CheckedFigure, Draft, MeasuredStep};
 use crate::targets::local::{Means, Started, Up};
 use crate::terms::count;
 
@@ -75,7 +75,7 @@ pub fn main(mut args: Args) -> Result<bool> {
 }
 
 /// Whether the rate stays.
-fn flat(key: &str, step: &Step) -> Vec<CheckedFigure> {
+fn flat(key: &str, step: &MeasuredStep) -> Vec<CheckedFigure> {
     let said = pains::shape(step).into_iter();
     let last = said.filter(|c| c.name.starts_with("flatness: "));
     last.map(|c| CheckedFigure {

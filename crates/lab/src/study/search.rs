@@ -12,7 +12,7 @@ use super::sides::{Common, Questions, Side, Study, Write, is_ready};
 use super::texts::{self, PAGE, TextQuery, TextQueryKind};
 use crate::fault::{Fault, Result};
 use crate::fleet::{catch_interrupts, interrupted};
-use crate::report::{CheckedFigure, Draft, Step};
+use crate::report::{CheckedFigure, Draft, MeasuredStep};
 use crate::targets::{ByteStrings, Instruction, QueryLanguage};
 use crate::terms::count;
 use bson::{array, doc};
@@ -110,7 +110,7 @@ fn write_of(texts: Vec<String>) -> Arc<Write> {
     })
 }
 
-fn build(side: &Side, table: &str, rows: u64) -> Result<Step> {
+fn build(side: &Side, table: &str, rows: u64) -> Result<MeasuredStep> {
     let orders = search_index(side.language, table);
     side.build(&orders, &is_ready(side.language, table, INDEX), rows)
 }
@@ -121,7 +121,7 @@ fn inserts(
     is_searched: bool,
     connections: usize,
     (write, draft): (&Arc<Write>, &mut Draft),
-) -> Result<Step> {
+) -> Result<MeasuredStep> {
     let table = side.table(INSERTED, FIELDS);
     side.target.create(&table)?;
     if !is_searched {

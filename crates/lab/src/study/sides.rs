@@ -9,7 +9,7 @@ use crate::process::{ProcessCounters, allowed_cores, cpu_time_of};
 use crate::progress::{self, Goal, Progress, say};
 use crate::queries::How;
 use crate::repeat::turns;
-use crate::report::{Draft, Step, TargetInfo};
+use crate::report::{Draft, MeasuredStep, TargetInfo};
 use crate::spoken::Spoken;
 use crate::targets::local::{Means, Started, Up, given_or_own};
 use crate::targets::{ByteStrings, Dialect, Instruction, QueryLanguage, Table, TargetDatabase};
@@ -93,7 +93,7 @@ impl Study {
     }
 
     /// Fills each side and builds its index. One that has nothing to search with is left out, and the result says so.
-    pub fn prepare(&mut self, mut build: impl FnMut(&Side) -> Result<Step>) -> Result<()> {
+    pub fn prepare(&mut self, mut build: impl FnMut(&Side) -> Result<MeasuredStep>) -> Result<()> {
         self.draft.begin(0);
         let all = std::mem::take(&mut self.sides);
         for side in all {
@@ -122,7 +122,7 @@ impl Study {
     pub fn measure(
         &mut self,
         names: &[&str],
-        mut step: impl FnMut(&Side, (usize, usize), &mut Draft) -> Result<Step>,
+        mut step: impl FnMut(&Side, (usize, usize), &mut Draft) -> Result<MeasuredStep>,
     ) -> Result<()> {
         for (repeat, name) in (0..self.repeats).flat_map(|r| (0..names.len()).map(move |n| (r, n)))
         {
@@ -358,7 +358,12 @@ impl Side {
     }
 
     /// Has an index built of so many rows, and waits until it is `ready` and the server has nothing to do any more.
-    pub fn build(&self, make: &[Instruction], ready: &Instruction, rows: u64) -> Result<Step> {
+    pub fn build(
+        &self,
+        make: &[Instruction],
+        ready: &Instruction,
+        rows: u64,
+    ) -> Result<MeasuredStep> {
         say(
             self.quiet,
             format_args!("{}: index build", self.info.label()),
@@ -380,7 +385,7 @@ impl Side {
         let spent = before
             .zip(cpu_time_of(&pids))
             .map(|(b, a)| a.saturating_sub(b));
-        Ok(Step {
+        Ok(MeasuredStep {
             name: BUILD.into(),
             target: Some(self.info.label()),
             connections: 1,
@@ -390,7 +395,7 @@ impl Side {
             per_second: rows as f64 / took.as_secs_f64().max(1e-9),
             server_cpu_us: spent.map(|s| s.as_secs_f64() * 1e6 / rows.max(1) as f64),
             interrupted: interrupted(),
-            ..Step::default()
+            ..MeasuredStep::default()
         })
     }
 
@@ -400,7 +405,7 @@ impl Side {
         name: &str,
         connections: usize,
         (table, questions): (&Arc<Table>, Questions),
-    ) -> Result<Step> {
+    ) -> Result<MeasuredStep> {
         let questions = Arc::new(questions);
         let make = |dialect, lane: usize| Client {
             questions: Arc::clone(&questions),
@@ -419,7 +424,7 @@ impl Side {
         name: &str,
         connections: usize,
         (table, write): (&Arc<Table>, &Arc<Write>),
-    ) -> Result<Step> {
+    ) -> Result<MeasuredStep> {
         let fleet = self.inserters(table, connections, Rows::new(write, u64::MAX, 1))?;
         self.measure(name, connections, fleet, Duration::ZERO)
     }
@@ -443,7 +448,7 @@ impl Side {
         connections: usize,
         (mut fleet, threads): (Fleet<W>, usize),
         warmup: Duration,
-    ) -> Result<Step> {
+    ) -> Result<MeasuredStep> {
         let at = |f: Fault| f.at(&self.info.url);
         let title = format!("{}: {name}, {connections} connection(s)", self.info.label());
         say(self.quiet, &title);
@@ -454,7 +459,7 @@ impl Side {
         let progress = Progress::new(title, Goal::Time(limit), self.info.pids(), self.quiet);
         let done = fleet.watched(Some(limit), progress, &mut |_| {});
         let (outcome, spent) = done.map_err(at)?;
-        let mut step = Step::new(name, connections, threads, &outcome, spent);
+        let mut step = MeasuredStep::new(name, connections, threads, &outcome, spent);
         step.target = Some(self.info.label());
         Ok(step)
     }

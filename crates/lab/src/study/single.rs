@@ -15,7 +15,7 @@ use crate::output::{Journal, Output, Page};
 use crate::process;
 use crate::progress::{self, Goal, Progress, say};
 use crate::repeat::{Repeat, turns};
-use crate::report::{CollectionSizes, Draft, ShardPart, Step, TargetInfo};
+use crate::report::{CollectionSizes, Draft, MeasuredStep, ShardPart, TargetInfo};
 use crate::targets::Activity;
 use crate::targets::local::{Launch, Started};
 use crate::targets::mongodb::MongoDb;
@@ -281,7 +281,7 @@ impl Single {
         self.draft.has(&self.key(title))
     }
 
-    fn push(&mut self, mut step: Step) {
+    fn push(&mut self, mut step: MeasuredStep) {
         let key = self.key(&step.name);
         if self.sides.len() > 1 {
             step.target = Some(self.sides[self.turn].info.label());
@@ -535,7 +535,7 @@ impl Single {
         operation: StudyOperation,
         connections: usize,
         limit: Option<Duration>,
-    ) -> Result<Step> {
+    ) -> Result<MeasuredStep> {
         progress::step(1.0);
         let inserting = matches!(operation, StudyOperation::Insert { .. });
         let threads = process::allowed_cores().len().min(connections);
@@ -557,7 +557,7 @@ impl Single {
             }
         })?;
         let (sizes, activity) = watch.end(inserting)?;
-        let mut step = Step::new(title, connections, threads, &outcome, spent);
+        let mut step = MeasuredStep::new(title, connections, threads, &outcome, spent);
         step.durability = operation.durability().map(|d| d.name().to_string());
         step.sizes = sizes;
         step.activity = activity.0;

@@ -10,7 +10,7 @@ use super::sides::{Common, Questions, Side, Study, Write, is_ready};
 use crate::fault::{Fault, Result};
 use crate::fleet::catch_interrupts;
 use crate::progress::say;
-use crate::report::{CheckedFigure, Draft, Step};
+use crate::report::{CheckedFigure, Draft, MeasuredStep};
 use crate::request::InsertHead;
 use crate::targets::{ByteStrings, Instruction, QueryLanguage, Table};
 use crate::terms::{WriteDurability, count};
@@ -114,7 +114,7 @@ fn searches(
     connections: usize,
     (name, candidates): (&str, u32),
     (recall, draft): (&Arc<Recall>, &mut Draft),
-) -> Result<Step> {
+) -> Result<MeasuredStep> {
     let (table, queries) = (side.table(TABLE, &FIELDS), &recall.both.1);
     let request = |q| {
         let order = question(side.language, queries.row(q), recall.below, candidates);

@@ -323,7 +323,7 @@ mod tests {
         let mut c = ByteStrings::default();
         c.push(b"ab");
         c.push(b"");
-        c.push_with(|out| out.extend_from_slice(b"cde"));
+        c.push(b"cde");
         assert_eq!(c.iter().collect::<Vec<_>>(), [&b"ab"[..], b"", b"cde"]);
         assert_eq!((c.len(), c.get(3)), (3, &b""[..]));
         c.clear();

@@ -16,7 +16,7 @@ use crate::fleet::{RunOutcome, catch_interrupts, interrupted};
 use crate::html;
 use crate::measure::Sample;
 use crate::output::fresh_place;
-use crate::report::{Draft, Step, write_whole};
+use crate::report::{Draft, MeasuredStep, write_whole};
 use crate::run::durability_of;
 use crate::targets::{self, mark};
 use crate::terms::WriteDurability;
@@ -258,7 +258,7 @@ pub fn main(args: Args) -> Result<bool> {
 fn finish(
     request: &Request,
     session: &Session,
-    step: Step,
+    step: MeasuredStep,
     mut draft: Draft,
     out: &Path,
 ) -> Result<()> {

@@ -9,7 +9,7 @@ use crate::floor::{Floor, FloorLoad};
 use crate::measure::Sample;
 use crate::process;
 use crate::progress::{Goal, Progress, say};
-use crate::report::{Step, TargetInfo};
+use crate::report::{MeasuredStep, TargetInfo};
 use crate::targets::mark::{self, Owner};
 use crate::targets::{Activity, Table, TargetDatabase};
 use crate::terms::WriteDurability;
@@ -201,7 +201,7 @@ impl Session {
         &mut self,
         plan: StepPlan,
         observe: &mut dyn FnMut(&Sample),
-    ) -> Result<(RunOutcome, Step)> {
+    ) -> Result<(RunOutcome, MeasuredStep)> {
         self.empty()?;
         self.load_into(plan, observe)
     }
@@ -211,7 +211,7 @@ impl Session {
         &mut self,
         plan: StepPlan,
         observe: &mut dyn FnMut(&Sample),
-    ) -> Result<(RunOutcome, Step)> {
+    ) -> Result<(RunOutcome, MeasuredStep)> {
         let (outcome, cpu) = self.drive(YcsbPhase::Load, self.spec.clone(), plan, observe)?;
         self.expect_count(outcome.operations)?;
         let step = self.step("load", plan, &outcome, cpu)?;
@@ -223,7 +223,7 @@ impl Session {
         &mut self,
         plan: StepPlan,
         observe: &mut dyn FnMut(&Sample),
-    ) -> Result<(RunOutcome, Step)> {
+    ) -> Result<(RunOutcome, MeasuredStep)> {
         let only_inserts = self.spec.only_inserts();
         let mut spec = self.spec.clone();
         // A zipfian makes room for the inserts to come; a run bounded by time counts on one pass over the records.
@@ -256,7 +256,7 @@ impl Session {
     }
 
     /// This process's share of a phase that several do together; its records are counted by the one that has them do it.
-    pub fn share(&mut self, load: bool, plan: StepPlan) -> Result<Step> {
+    pub fn share(&mut self, load: bool, plan: StepPlan) -> Result<MeasuredStep> {
         let mut spec = self.spec.clone();
         let phase = if load {
             YcsbPhase::Load
@@ -306,7 +306,12 @@ impl Session {
     }
 
     /// What the last phase gave, as results have it.
-    pub fn measured(&self, load: bool, plan: StepPlan, outcome: &RunOutcome) -> Result<Step> {
+    pub fn measured(
+        &self,
+        load: bool,
+        plan: StepPlan,
+        outcome: &RunOutcome,
+    ) -> Result<MeasuredStep> {
         let name = if load { "load" } else { &self.name };
         self.step(name, plan, outcome, self.spent)
     }
@@ -317,9 +322,9 @@ impl Session {
         plan: StepPlan,
         outcome: &RunOutcome,
         cpu: Option<Duration>,
-    ) -> Result<Step> {
+    ) -> Result<MeasuredStep> {
         let threads = self.lanes(plan.connections);
-        let mut step = Step::new(name, plan.connections, threads, outcome, cpu);
+        let mut step = MeasuredStep::new(name, plan.connections, threads, outcome, cpu);
         step.target = Some(self.info.label());
         step.durability = Some(self.durability.name().into());
         step.activity.clone_from(&self.activity);

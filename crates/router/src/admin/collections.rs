@@ -9,7 +9,7 @@ use crate::databases::make_database;
 use crate::request::{RoutedCommand, finish, has_collation};
 use crate::state::Router;
 use bson::{Doc, DocBuf, ObjectId, Val, Value, Writer, doc};
-use cluster_view::chunks::{Change, Lock, index_chunks, lock, log, replace};
+use cluster_view::chunks::{Lock, MetadataChange, index_chunks, lock, log, replace};
 use cluster_view::collections::new_life;
 use cluster_view::collections::{entry_doc, whole_chunk};
 use cluster_view::collections::{indexes_of, now, options_of, uuid, uuid_of};
@@ -202,7 +202,7 @@ pub(crate) fn become_sharded(
         measured: false,
     };
     index_chunks(cluster)?;
-    let mut change = Change::begin(held);
+    let mut change = MetadataChange::begin(held);
     // In the place of what says where it was as a whole.
     change.remove("collections", doc! {"_id": ns});
     change.insert("collections", &[entry_doc(&entry)]);
@@ -242,7 +242,7 @@ fn spread_out(
         if cluster_view::collections::size_on(cluster, from, ns)?.1 > 0 {
             return Ok(());
         }
-        let mut change = Change::begin(held);
+        let mut change = MetadataChange::begin(held);
         let old: Vec<Chunk> = table.chunks().cloned().collect();
         replace(&mut change, &table.entry.uuid, &old, chunks);
         decide(&mut change, held, ns);

@@ -11,7 +11,7 @@ use crate::request::RoutedCommand;
 use crate::state::Router;
 use bson::{DocBuf, Val, Value, doc};
 use cluster_view::Outcome;
-use cluster_view::chunks::{Change, Lock, lock};
+use cluster_view::chunks::{Lock, MetadataChange, lock};
 use cluster_view::metadata::{Cluster, Placement, Unsharded, run as run_on};
 use cluster_view::write_concern::majority;
 use errors::err;
@@ -118,7 +118,7 @@ fn untrack(cluster: &Cluster, held: &Lock<'_>, databases: &[Lock<'_>]) -> Outcom
         return Ok(());
     };
     let primary = table.shards().next().cloned();
-    let mut change = Change::begin(held);
+    let mut change = MetadataChange::begin(held);
     databases.iter().for_each(|lock| change.holding(lock));
     change.remove("collections", doc! {"_id": ns});
     change.remove("chunks", doc! {"uuid": Value::binary(4, &table.entry.uuid)});

@@ -6,11 +6,11 @@ use super::{Charts, distinct, grouped, spikes};
 use crate::lang::{known, tr};
 use crate::overview::connections as connections_of;
 use crate::rates::{drawn, group_interval};
-use crate::report::{CollectionSizes, Step};
+use crate::report::{CollectionSizes, MeasuredStep};
 use crate::text;
 
 /// How many records were in after so many seconds.
-fn inserted(s: &Step, at: f64) -> f64 {
+fn inserted(s: &MeasuredStep, at: f64) -> f64 {
     let mut seconds = 0.0;
     let groups = s.group_seconds.iter().take_while(|group| {
         seconds += **group;
@@ -20,7 +20,7 @@ fn inserted(s: &Step, at: f64) -> f64 {
 }
 
 /// `test 4: one number, 10 documents` of `test 4: one number, 10 documents, of 1000`.
-fn test_of(s: &Step) -> &str {
+fn test_of(s: &MeasuredStep) -> &str {
     let part = s.name.rsplit_once(", of ").or(s.name.rsplit_once(", to "));
     part.map_or(&*s.name, |n| n.0)
 }
@@ -35,7 +35,7 @@ impl Charts<'_> {
             .filter(|s| s.group_seconds.len() >= 20 && s.name == "insert");
         // Targets are laid over each other; of one target its modes are.
         let many = self.many_targets();
-        let of = |s: &Step| s.mode.clone().filter(|_| many).unwrap_or_default();
+        let of = |s: &MeasuredStep| s.mode.clone().filter(|_| many).unwrap_or_default();
         for (mode, steps) in grouped(timed, of) {
             let longest = steps
                 .iter()
@@ -100,8 +100,8 @@ impl Charts<'_> {
     /// What the targets did beside requests, where it stands on the plot.
     fn events(
         &self,
-        steps: &[&Step],
-        place: impl Fn(&Step, f64) -> f64,
+        steps: &[&MeasuredStep],
+        place: impl Fn(&MeasuredStep, f64) -> f64,
     ) -> Vec<(String, Vec<f64>)> {
         let mut events = Vec::new();
         for s in steps {
@@ -127,9 +127,9 @@ impl Charts<'_> {
             .iter()
             .filter(|s| s.at.is_some() && s.durability.is_none());
         let many = self.many_targets();
-        let plot = |s: &Step| test_of(s).to_string();
+        let plot = |s: &MeasuredStep| test_of(s).to_string();
         for (test, steps) in grouped(reads, |s| many.then(|| plot(s))) {
-            let named = |s: &Step| match many {
+            let named = |s: &MeasuredStep| match many {
                 true => s.target.clone().unwrap_or_default(),
                 false => plot(s),
             };
@@ -354,7 +354,7 @@ impl Charts<'_> {
             .filter(|s| s.series.len() >= 8 && s.offered.is_none() && s.group_seconds.is_empty());
         // With moves and without them are to be seen beside each other.
         let is_beside = report.name == "I-moves";
-        let key = |s: &Step| {
+        let key = |s: &MeasuredStep| {
             let mode = s.mode.clone().filter(|_| !is_beside);
             (s.name.clone(), mode.unwrap_or_default(), s.connections)
         };
@@ -423,7 +423,7 @@ impl Charts<'_> {
     pub(super) fn sizes_over_time(&mut self) {
         let report = self.report;
         // Of study A the steps of test 2 are one load.
-        let of = |s: &Step| match s.name.starts_with("test 2") {
+        let of = |s: &MeasuredStep| match s.name.starts_with("test 2") {
             true => ("test 2".to_string(), s.target.clone()),
             false => (s.name.clone(), s.target.clone()),
         };
@@ -476,7 +476,7 @@ mod tests {
 
     #[test]
     fn a_load_with_moves_stands_beside_the_same_without() {
-        let step = |mode: &str| Step {
+        let step = |mode: &str| MeasuredStep {
             name: "inserts".into(),
             target: Some("two shards".into()),
             mode: Some(mode.into()),
@@ -488,7 +488,7 @@ mod tests {
                     ..Default::default()
                 })
                 .collect(),
-            ..Step::default()
+            ..MeasuredStep::default()
         };
         let mut with = step("with moves");
         with.activity = [("chunk moved".to_string(), vec![3.0, 5.0])].into();
@@ -509,7 +509,7 @@ mod tests {
 
     #[test]
     fn spikes_of_a_load_stand_beside_what_the_server_did() {
-        let mut s = Step::example("insert", "P", 1, 1000.0);
+        let mut s = MeasuredStep::example("insert", "P", 1, 1000.0);
         s.mode = Some("no key".into());
         s.group = 1000;
         s.group_seconds = (0..100).map(|i| if i == 60 { 5.0 } else { 1.0 }).collect();

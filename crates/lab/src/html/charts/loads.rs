@@ -4,14 +4,14 @@ use super::super::plot::{Axis, Body, Line};
 use super::{Charts, distinct, grouped};
 use crate::lang::{known, tr};
 use crate::rates::{drawn, interval, peak_and_knee};
-use crate::report::Step;
+use crate::report::MeasuredStep;
 use crate::text;
 use std::collections::BTreeSet;
 
 /// A workload by connections, with its peak and its knee.
-fn connections_line(name: String, color: usize, own: &[&Step]) -> Line {
-    let at = |s: &Step| (s.connections as f64, s.per_second);
-    let mark = |what: &str, s: &Step| {
+fn connections_line(name: String, color: usize, own: &[&MeasuredStep]) -> Line {
+    let at = |s: &MeasuredStep| (s.connections as f64, s.per_second);
+    let mark = |what: &str, s: &MeasuredStep| {
         let n = s.connections;
         let rate = format!("{:.0}", s.per_second);
         let label = text!(
@@ -51,7 +51,7 @@ impl Charts<'_> {
             s.offered.is_none() && s.group_seconds.is_empty() && s.megabytes_per_second.is_none()
         });
         let many = self.many_targets();
-        let key = move |s: &Step| {
+        let key = move |s: &MeasuredStep| {
             let mode = s.mode.clone().unwrap_or_default();
             if many {
                 format!("{} {mode}", s.name)
@@ -69,7 +69,7 @@ impl Charts<'_> {
                 .into_iter()
                 .filter(|(_, _, of)| of.len() > 1)
                 .map(|(name, color, of)| {
-                    let own: Vec<&Step> = of.iter().map(|&i| steps[i]).collect();
+                    let own: Vec<&MeasuredStep> = of.iter().map(|&i| steps[i]).collect();
                     connections_line(name, color, &own)
                 })
                 .collect();
@@ -98,12 +98,12 @@ impl Charts<'_> {
         if report.name != "C-sizes" {
             return;
         }
-        let p99 = |s: &Step| {
+        let p99 = |s: &MeasuredStep| {
             let all = s.latency.values().max_by_key(|l| l.count);
             all.and_then(|l| Some(l.at(0.99)? / 1e3))
         };
         let many = self.many_targets();
-        let named = |s: &Step| match many {
+        let named = |s: &MeasuredStep| match many {
             true => format!("{}, {}", s.target.clone().unwrap_or_default(), s.name),
             false => s.name.clone(),
         };
@@ -202,7 +202,7 @@ impl Charts<'_> {
     }
 
     /// Each operation by its own name; of a mixed workload or of several targets two lines for each.
-    fn quantiles(&self, lines: &mut Vec<Line>, steps: &[&Step], target: Option<&str>) {
+    fn quantiles(&self, lines: &mut Vec<Line>, steps: &[&MeasuredStep], target: Option<&str>) {
         let kinds: BTreeSet<&String> = steps.iter().flat_map(|s| s.latency.keys()).collect();
         let quantiles = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999)];
         let few = kinds.len() > 1 || target.is_some();
