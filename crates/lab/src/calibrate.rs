@@ -7,7 +7,7 @@ use crate::bench::place::NullProcess;
 use crate::connection::MongoAddress;
 use crate::fault::Result;
 use crate::fleet::{Fleet, RunOutcome, catch_interrupts, interrupted};
-use crate::lane::{Issued, Workload};
+use crate::lane::{Issued, Judged, Numbered, Workload};
 use crate::measure::median;
 use crate::null::Form;
 use crate::output::{Journal, Output, Page};
@@ -135,11 +135,11 @@ impl Workload for Null {
         Some(Issued::plain(1, 0))
     }
 
-    fn reply(&mut self, _: &Issued, _: Doc<'_>, _: &mut Vec<u8>) -> Result<Option<Issued>> {
+    fn reply(&mut self, _: &Issued, _: Doc<'_>, _: &mut Vec<u8>) -> Judged {
         Ok(None)
     }
 
-    fn message(&mut self, _: &Issued, _: &[u8], _: i32, _: &mut Vec<u8>) -> Result<Option<Issued>> {
+    fn message(&mut self, _: &Issued, _: Numbered<'_>, _: &mut Vec<u8>) -> Judged {
         Ok(None)
     }
 }

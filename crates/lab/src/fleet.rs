@@ -386,7 +386,7 @@ impl Window {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lane::Issued;
+    use crate::lane::{Issued, Judged};
     use crate::process::gives_way;
     use bson::Doc;
 
@@ -403,7 +403,7 @@ mod tests {
             None
         }
 
-        fn reply(&mut self, _: &Issued, _: Doc<'_>, _: &mut Vec<u8>) -> Result<Option<Issued>> {
+        fn reply(&mut self, _: &Issued, _: Doc<'_>, _: &mut Vec<u8>) -> Judged {
             Ok(None)
         }
     }

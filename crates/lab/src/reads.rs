@@ -7,7 +7,7 @@
 use crate::connection::{MongoAddress, MongoConnection};
 use crate::fault::{Fault, Result, local};
 use crate::fleet::{Fleet, catch_interrupts, interrupted};
-use crate::lane::{Issued, Workload};
+use crate::lane::{Issued, Judged, Workload};
 use crate::output::{Journal, Output, Page};
 use crate::process;
 use crate::progress::{self, Goal, Progress, say};
@@ -208,12 +208,7 @@ impl Workload for Read {
         })
     }
 
-    fn reply(
-        &mut self,
-        issued: &Issued,
-        reply: Doc<'_>,
-        _: &mut Vec<u8>,
-    ) -> Result<Option<Issued>> {
+    fn reply(&mut self, issued: &Issued, reply: Doc<'_>, _: &mut Vec<u8>) -> Judged {
         let range = issued.kind == RANGES;
         let docs = reply::batch(reply, if range { RANGE as usize } else { 1 })?;
         let looked_at = self.seen.is_multiple_of(SAMPLE_EVERY);

@@ -4,7 +4,7 @@ use super::file::{File, Once};
 use super::statement::{Statement, due};
 use super::variable::{Drawn, Variable};
 use crate::fault::{Fault, Result};
-use crate::lane::Issued;
+use crate::lane::{Issued, Judged, Numbered};
 use crate::random::Rng;
 use crate::spoken::Spoken;
 use crate::targets::{Dialect, QueryLanguage};
@@ -148,13 +148,7 @@ impl Spoken for StatementClient {
         Some(self.ask(kind, out))
     }
 
-    fn judge(
-        &mut self,
-        issued: &Issued,
-        message: &[u8],
-        id: i32,
-        out: &mut Vec<u8>,
-    ) -> Result<Option<Issued>> {
+    fn judge(&mut self, issued: &Issued, (message, id): Numbered<'_>, out: &mut Vec<u8>) -> Judged {
         let kind = usize::from(issued.kind);
         let answer = match self.dialect.answer(message, id) {
             // Said again, as an application does: one operation, and the times of two requests.

@@ -8,7 +8,7 @@ use super::shards;
 use crate::connection::{MongoAddress, MongoConnection};
 use crate::fault::{Fault, Result};
 use crate::fleet::{Fleet, catch_interrupts, interrupted};
-use crate::lane::{Issued, Workload};
+use crate::lane::{Issued, Judged, Workload};
 use crate::output::{Journal, Output, Page};
 use crate::process;
 use crate::progress::{self, Goal, Progress, say};
@@ -365,12 +365,7 @@ impl Workload for Files {
         (file < self.shared.files).then(|| self.write(file, 0, out))
     }
 
-    fn reply(
-        &mut self,
-        issued: &Issued,
-        body: Doc<'_>,
-        out: &mut Vec<u8>,
-    ) -> Result<Option<Issued>> {
+    fn reply(&mut self, issued: &Issued, body: Doc<'_>, out: &mut Vec<u8>) -> Judged {
         let (file, n) = (issued.tag >> 32, issued.tag & 0xffff_ffff);
         if self.download {
             let found = reply::batch(body, 1)?.values().next().and_then(Val::as_doc);

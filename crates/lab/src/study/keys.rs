@@ -8,7 +8,7 @@
 use crate::fault::{Fault, Result};
 use crate::fleet::{Fleet, RunOutcome, catch_interrupts, interrupted};
 use crate::floor::{Floor, FloorLoad};
-use crate::lane::Issued;
+use crate::lane::{Issued, Judged, Numbered};
 use crate::output::{Journal, Output, Page};
 use crate::progress::{Goal, Progress, course, say, step};
 use crate::random::{Permutation, Rng, mix};
@@ -498,13 +498,7 @@ impl Spoken for Keys {
         Some(Issued::plain(1, i))
     }
 
-    fn judge(
-        &mut self,
-        issued: &Issued,
-        message: &[u8],
-        id: i32,
-        _: &mut Vec<u8>,
-    ) -> Result<Option<Issued>> {
+    fn judge(&mut self, issued: &Issued, (message, id): Numbered<'_>, _: &mut Vec<u8>) -> Judged {
         let answer = self.dialect.answer(message, id)?;
         let got = match self.work {
             Work::Insert => answer.affected,

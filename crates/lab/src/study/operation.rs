@@ -2,7 +2,7 @@
 
 use super::dataset::{DOCUMENT_BYTES, Dataset, PER_NUMBER, PER_RANGE};
 use crate::fault::{Fault, Result};
-use crate::lane::{Issued, Workload};
+use crate::lane::{Issued, Judged, Workload};
 use crate::random::Rng;
 use crate::reply::{self, SAMPLE_EVERY};
 use crate::request::{InsertHead, Template, command, find_by_id, update_by_id};
@@ -300,12 +300,7 @@ impl Workload for Work {
         Some(issued)
     }
 
-    fn reply(
-        &mut self,
-        issued: &Issued,
-        reply: Doc<'_>,
-        _: &mut Vec<u8>,
-    ) -> Result<Option<Issued>> {
+    fn reply(&mut self, issued: &Issued, reply: Doc<'_>, _: &mut Vec<u8>) -> Judged {
         let number = issued.tag as i64;
         match self.operation {
             StudyOperation::PointRead => {

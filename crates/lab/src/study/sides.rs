@@ -3,7 +3,7 @@
 
 use crate::fault::{Fault, Result};
 use crate::fleet::{Fleet, interrupted};
-use crate::lane::{Issued, Workload};
+use crate::lane::{Issued, Judged, Numbered, Workload};
 use crate::output::{Journal, Page};
 use crate::process::{ProcessCounters, allowed_cores, cpu_time_of};
 use crate::progress::{self, Goal, Progress, say};
@@ -201,13 +201,7 @@ impl Spoken for Inserter {
         Some(Issued::plain(units, 0))
     }
 
-    fn judge(
-        &mut self,
-        issued: &Issued,
-        message: &[u8],
-        id: i32,
-        _: &mut Vec<u8>,
-    ) -> Result<Option<Issued>> {
+    fn judge(&mut self, issued: &Issued, (message, id): Numbered<'_>, _: &mut Vec<u8>) -> Judged {
         match self.dialect.answer(message, id)?.affected {
             n if n == u64::from(issued.units) => Ok(None),
             n => Err(Fault::Check(format!(
@@ -250,13 +244,7 @@ impl Spoken for Client {
         Some(Issued::plain(1, at as u64))
     }
 
-    fn judge(
-        &mut self,
-        issued: &Issued,
-        message: &[u8],
-        id: i32,
-        _: &mut Vec<u8>,
-    ) -> Result<Option<Issued>> {
+    fn judge(&mut self, issued: &Issued, (message, id): Numbered<'_>, _: &mut Vec<u8>) -> Judged {
         self.dialect.answer(message, id)?;
         self.rows.clear();
         self.dialect.rows(message, id, &mut self.rows)?;

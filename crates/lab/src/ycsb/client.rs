@@ -6,7 +6,7 @@ use super::spec::Spec;
 use super::values::{Lengths, Pool, deterministic, write_key};
 use crate::distribution::{Chooser, fnv64};
 use crate::fault::{Fault, Result};
-use crate::lane::Issued;
+use crate::lane::{Issued, Judged, Numbered};
 use crate::random::{Rng, mix};
 use crate::reply::SAMPLE_EVERY;
 use crate::spoken::Spoken;
@@ -403,13 +403,7 @@ impl Spoken for YcsbClient {
         })
     }
 
-    fn judge(
-        &mut self,
-        issued: &Issued,
-        message: &[u8],
-        id: i32,
-        out: &mut Vec<u8>,
-    ) -> Result<Option<Issued>> {
+    fn judge(&mut self, issued: &Issued, (message, id): Numbered<'_>, out: &mut Vec<u8>) -> Judged {
         let answer = self.dialect.answer(message, id)?;
         let due = |what: &str, got: u64, want: u64| {
             if got == want {
