@@ -72,9 +72,6 @@ pub const HEADER_BYTES: usize = 16;
 pub const MAX_DOCUMENT_BYTES: usize = 16 * 1024 * 1024;
 /// The most documents in one write command (`maxWriteBatchSize`).
 pub const MAX_WRITE_BATCH: usize = 100_000;
-/// `maxBsonObjectSize` and what a command or a reply may be longer than it, for the fields around the document.
-pub const MAX_INTERNAL_DOCUMENT_BYTES: usize = MAX_DOCUMENT_BYTES + 16 * 1024;
-
 /// The operation codes, by their number on the wire.
 pub mod op {
     pub const REPLY: i32 = 1;

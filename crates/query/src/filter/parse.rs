@@ -1,9 +1,7 @@
 //! From query documents to nodes, with MongoDB's errors.
 
 use super::geospatial;
-use super::{
-    BitMask, BitTest, CompiledRegex, Filter, InList, Node, Schema, Test, TextSearch, TypeSet,
-};
+use super::{BitMask, BitTest, CompiledRegex, InList, Node, Schema, Test, TextSearch, TypeSet};
 use crate::expr::{Expression, ParseEnv};
 use crate::path::FieldPath;
 use bson::{Doc, Elem, Val, tag};
@@ -684,33 +682,4 @@ fn or_to_in(nodes: Vec<Node>) -> Node {
         path: first,
         test: Test::In(InList::new(values, regexes).into()),
     })
-}
-
-impl Filter {
-    /// `{_id: value}`: what a lookup by `_id` is, seen without parsing anything else.
-    pub fn id_equality<'a>(doc: Doc<'a>) -> Option<Val<'a>> {
-        let mut it = doc.iter();
-        let (name, v) = it.next_raw()?;
-        if name != b"_id" || !it.rest().is_empty() {
-            return None;
-        }
-        match v.tag {
-            tag::DOCUMENT => {
-                let d = v.as_doc()?;
-                let Some(first) = d.first() else {
-                    return Some(v);
-                };
-                if first.name == "$eq" && d.count() == 1 {
-                    return Filter::point(first.val);
-                }
-                (!first.name.starts_with('$')).then_some(v)
-            }
-            tag::REGEX | tag::UNDEFINED | tag::ARRAY => None,
-            _ => Some(v),
-        }
-    }
-
-    fn point(v: Val<'_>) -> Option<Val<'_>> {
-        (!matches!(v.tag, tag::UNDEFINED | tag::ARRAY | tag::REGEX)).then_some(v)
-    }
 }

@@ -14,6 +14,7 @@
 //! Invariants: events come in the order of (token, shard), for every reader and every time. A stream
 //! that resumes asks each shard from the token's timestamp on, and skips events up to the token.
 
+use crate::merge::release;
 use crate::reads::find;
 use crate::reads::stream_token::{shard_in, with_shard};
 use crate::reads::waiting_streams::Waiting;
@@ -350,12 +351,8 @@ impl ChangeStream {
     /// Between two batches: keeps in memory only what there is room for.
     fn release(&mut self, router: &Router) -> Outcome<()> {
         let memory = router.local.cursor_memory();
-        self.share.release();
-        let mut held = 0;
-        for part in &mut self.parts {
-            held = part.held.release(&memory, &mut self.share, held)?;
-        }
-        Ok(())
+        let held = self.parts.iter_mut().map(|p| &mut p.held);
+        release(&memory, &mut self.share, held)
     }
 
     /// Appends events, and waits for some.
