@@ -237,34 +237,13 @@ fn against(all: &Overview, i: usize) -> Option<Sentence> {
     let once = kinds
         .iter()
         .all(|k| k.1.iter().all(|r| r.0.interval.is_none()));
-    let (mut tone, mut head) = headline(first, other, &kinds, once);
     let open = kinds
         .iter()
         .all(|k| k.1.iter().all(|r| r.1 == RatioWord::Open));
-    if let (true, Some(Some((ratio, word)))) = (open, all.together.get(i)) {
-        let ratio = times(&[ratio.value]);
-        match word {
-            RatioWord::Open => {}
-            RatioWord::Faster => {
-                tone = Tone::Ahead;
-                head = text!(
-                    "{0} is faster than {1} over all rows together ({2} times), in none for certain",
-                    first,
-                    other,
-                    ratio
-                );
-            }
-            RatioWord::Slower => {
-                tone = Tone::Behind;
-                head = text!(
-                    "{0} is slower than {1} over all rows together ({2} times), in none for certain",
-                    first,
-                    other,
-                    ratio
-                );
-            }
-        }
-    }
+    let together = all.together.get(i).copied().flatten().filter(|_| open);
+    let (tone, head) = together
+        .and_then(|decided| over_all_rows(first, other, decided))
+        .unwrap_or_else(|| headline(first, other, &kinds, once));
     let head = vetoed(all, i, head);
     let parts = kinds.iter().map(|(what, ratios)| {
         let values: Vec<f64> = ratios.iter().map(|r| r.0.value).collect();
@@ -286,6 +265,36 @@ fn against(all: &Overview, i: usize) -> Option<Sentence> {
         text.push_str(&text!("; server CPU an operation {0} times", times(&cpu)));
     }
     Some(say(tone, text + tr(".")))
+}
+
+/// What all rows decide together, where none does by itself.
+fn over_all_rows(
+    first: &str,
+    other: &str,
+    (ratio, word): (Ratio, RatioWord),
+) -> Option<(Tone, String)> {
+    let ratio = times(&[ratio.value]);
+    match word {
+        RatioWord::Open => None,
+        RatioWord::Faster => {
+            let text = text!(
+                "{0} is faster than {1} over all rows together ({2} times), in none for certain",
+                first,
+                other,
+                ratio
+            );
+            Some((Tone::Ahead, text))
+        }
+        RatioWord::Slower => {
+            let text = text!(
+                "{0} is slower than {1} over all rows together ({2} times), in none for certain",
+                first,
+                other,
+                ratio
+            );
+            Some((Tone::Behind, text))
+        }
+    }
 }
 
 /// The ratios of a kind of work, each with what the test of all rows together decides of it.

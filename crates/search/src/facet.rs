@@ -213,6 +213,28 @@ impl Facet {
         w.close();
     }
 
+    /// The strings that occur, and how often: the most frequent first.
+    fn strings(
+        &self,
+        snapshot: &IndexSnapshot,
+        matching: &HashMap<SegmentId, BitSet>,
+        room: &mut Room<'_>,
+    ) -> Result<Vec<(String, u64)>> {
+        let mut counts: HashMap<String, u64> = HashMap::new();
+        self.each(snapshot, kind::STRING, matching, |value, n| {
+            if let (Ok(s), true) = (std::str::from_utf8(value), n > 0) {
+                if !counts.contains_key(s) {
+                    room.take(s.len() + STRING_BYTES)?;
+                }
+                *counts.entry(s.to_string()).or_default() += n;
+            }
+            Ok(())
+        })?;
+        let mut counts: Vec<(String, u64)> = counts.into_iter().collect();
+        counts.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+        Ok(counts)
+    }
+
     fn write(
         &self,
         w: &mut Writer,
@@ -238,18 +260,7 @@ impl Facet {
         };
         match &self.by {
             By::Strings { most } => {
-                let mut counts: HashMap<String, u64> = HashMap::new();
-                self.each(snapshot, kind::STRING, matching, |value, n| {
-                    if let (Ok(s), true) = (std::str::from_utf8(value), n > 0) {
-                        if !counts.contains_key(s) {
-                            room.take(s.len() + STRING_BYTES)?;
-                        }
-                        *counts.entry(s.to_string()).or_default() += n;
-                    }
-                    Ok(())
-                })?;
-                let mut counts: Vec<(String, u64)> = counts.into_iter().collect();
-                counts.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+                let counts = self.strings(snapshot, matching, room)?;
                 for (s, n) in counts.iter().take(*most) {
                     bucket(w, &Value::from(s.as_str()), *n);
                 }

@@ -63,26 +63,28 @@ pub(crate) fn values(f: &SpecificationFields<'_>) -> Result<Operator> {
     })
 }
 
+/// A bound's kind and its bytes.
+fn bound(f: &SpecificationFields<'_>, name: &'static str) -> Result<Option<(u8, Vec<u8>)>> {
+    let Some(v) = f.get(name) else {
+        return Ok(None);
+    };
+    let fits = matches!(
+        v.tag,
+        tag::INT32 | tag::INT64 | tag::DOUBLE | tag::DATE | tag::STRING | tag::OBJECT_ID
+    );
+    match value_of(v).filter(|_| fits) {
+        Some(value) => Ok(Some(value)),
+        None => Err(wrong(format!(
+            "\"{}\" must be a number, date, string, or objectId",
+            f.name(name)
+        ))),
+    }
+}
+
 pub(crate) fn range(f: &SpecificationFields<'_>) -> Result<Operator> {
     let paths = plain_paths(f)?;
-    let bound = |name: &'static str| -> Result<Option<(u8, Vec<u8>)>> {
-        let Some(v) = f.get(name) else {
-            return Ok(None);
-        };
-        let fits = matches!(
-            v.tag,
-            tag::INT32 | tag::INT64 | tag::DOUBLE | tag::DATE | tag::STRING | tag::OBJECT_ID
-        );
-        match value_of(v).filter(|_| fits) {
-            Some(value) => Ok(Some(value)),
-            None => Err(wrong(format!(
-                "\"{}\" must be a number, date, string, or objectId",
-                f.name(name)
-            ))),
-        }
-    };
-    let (gt, gte) = (bound("gt")?, bound("gte")?);
-    let (lt, lte) = (bound("lt")?, bound("lte")?);
+    let (gt, gte) = (bound(f, "gt")?, bound(f, "gte")?);
+    let (lt, lte) = (bound(f, "lt")?, bound(f, "lte")?);
     f.string("doesNotAffect")?;
     if gt.is_some() && gte.is_some() || lt.is_some() && lte.is_some() {
         return Err(wrong(format!(

@@ -48,12 +48,7 @@ pub(crate) fn run(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBu
             };
             let b = match b {
                 Some(b) => b,
-                // A database that is not there yet is made beside the collection.
-                None => {
-                    let db = to.split_once('.').map_or(to, |(db, _)| db);
-                    make_database(cluster, db, Some(&a.shard))?;
-                    made_for(cluster, db, to)?
-                }
+                None => made_beside(cluster, to, a)?,
             };
             let same = matches!(&b, Placement::Unsharded(b) if a.shard == b.shard);
             if !same || !is_on_primary(cluster, &from, a)? {
@@ -80,6 +75,13 @@ pub(crate) fn run(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBu
         )
         .into()),
     }
+}
+
+/// Where a collection goes whose database is made for it, beside another collection.
+fn made_beside(cluster: &Cluster, ns: &str, other: &Unsharded) -> Outcome<Placement> {
+    let db = ns.split_once('.').map_or(ns, |(db, _)| db);
+    make_database(cluster, db, Some(&other.shard))?;
+    made_for(cluster, db, ns)
 }
 
 /// The locks of the databases: what has no chunk of its own goes where they go.

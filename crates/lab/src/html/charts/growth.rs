@@ -25,6 +25,17 @@ fn test_of(s: &MeasuredStep) -> &str {
     part.map_or(&*s.name, |n| n.0)
 }
 
+/// Records that were there after each `part` groups of inserts, and the rate of these.
+fn insert_rates(s: &MeasuredStep, part: usize) -> Vec<(f64, f64)> {
+    let records = (part as u64 * s.group) as f64;
+    let parts = s.group_seconds.chunks_exact(part).enumerate();
+    let points = parts.map(|(i, seconds)| {
+        let seconds: f64 = seconds.iter().sum();
+        ((i + 1) as f64 * records, records / seconds.max(1e-9))
+    });
+    points.collect()
+}
+
 impl Charts<'_> {
     /// The rate as the data grows, in a hundred parts or per 100,000.
     pub(super) fn growth(&mut self) {
@@ -48,34 +59,18 @@ impl Charts<'_> {
                 (longest / 50).max(1)
             };
             let group = steps.first().map_or(1000, |s| s.group);
-            let lines: Vec<Line> = steps
-                .iter()
-                .enumerate()
-                .map(|(i, s)| {
-                    let points: Vec<(f64, f64)> = s
-                        .group_seconds
-                        .chunks(part)
-                        .enumerate()
-                        .filter(|(_, c)| c.len() == part)
-                        .map(|(i, c)| {
-                            let seconds: f64 = c.iter().sum();
-                            (
-                                ((i + 1) * part) as f64 * s.group as f64,
-                                (part as u64 * s.group) as f64 / seconds.max(1e-9),
-                            )
-                        })
-                        .collect();
-                    let marks = spikes(&points);
-                    let own = if many { &s.target } else { &s.mode };
-                    Line {
-                        name: own.clone().unwrap_or_default(),
-                        color: if many { self.color(s) } else { i },
-                        points,
-                        marks,
-                        ..Line::default()
-                    }
-                })
-                .collect();
+            let lines = steps.iter().enumerate().map(|(i, s)| {
+                let points = insert_rates(s, part);
+                let own = if many { &s.target } else { &s.mode };
+                Line {
+                    name: own.clone().unwrap_or_default(),
+                    color: if many { self.color(s) } else { i },
+                    marks: spikes(&points),
+                    points,
+                    ..Line::default()
+                }
+            });
+            let lines = lines.collect();
             let events = self.events(&steps, inserted);
             self.push(
                 &format!("growth-{mode}"),
@@ -346,6 +341,18 @@ impl Charts<'_> {
         (lines, shapes)
     }
 
+    fn rate_by_second(&self, s: &MeasuredStep) -> Line {
+        let whole = s.series.iter().filter(|x| x.seconds > 0.3);
+        let points = whole.map(|x| (x.at, x.operations as f64 / x.seconds));
+        let points: Vec<(f64, f64)> = points.collect();
+        Line {
+            color: self.color(s),
+            marks: spikes(&points),
+            points,
+            ..Line::default()
+        }
+    }
+
     pub(super) fn over_time(&mut self) {
         let report = self.report;
         let long = report
@@ -372,27 +379,17 @@ impl Charts<'_> {
             if swept(name, mode) {
                 continue;
             }
-            let lines: Vec<Line> = steps
-                .iter()
-                .enumerate()
-                .map(|(i, s)| {
-                    let whole = s.series.iter().filter(|x| x.seconds > 0.3);
-                    let points: Vec<(f64, f64)> = whole
-                        .map(|x| (x.at, x.operations as f64 / x.seconds))
-                        .collect();
-                    let own = s.target.clone().unwrap_or_else(|| name.clone());
-                    let mode = s.mode.as_deref().filter(|_| is_beside);
-                    Line {
-                        name: mode.map_or(own.clone(), |mode| format!("{own}, {mode}")),
-                        // With moves and without them are of one target: told apart by dashes.
-                        color: self.color(s),
-                        dashed: mode.is_some() && i % 2 == 0,
-                        marks: spikes(&points),
-                        points,
-                        ..Line::default()
-                    }
-                })
-                .collect();
+            let lines = steps.iter().enumerate().map(|(i, s)| {
+                let own = s.target.as_deref().unwrap_or(name);
+                let mode = s.mode.as_deref().filter(|_| is_beside);
+                Line {
+                    name: mode.map_or(own.into(), |mode| format!("{own}, {mode}")),
+                    // With moves and without them are of one target: told apart by dashes.
+                    dashed: mode.is_some() && i % 2 == 0,
+                    ..self.rate_by_second(s)
+                }
+            });
+            let lines = lines.collect();
             let mode = if mode.is_empty() {
                 String::new()
             } else {

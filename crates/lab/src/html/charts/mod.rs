@@ -69,7 +69,7 @@ pub fn of(report: &Report) -> Vec<Chart> {
     charts.by_connections();
     charts.by_size();
     charts.by_shards();
-    charts.latency_by_threads();
+    charts.latency_of_sizes();
     charts.latency_by_load();
     charts.percentiles();
     charts.over_done();
