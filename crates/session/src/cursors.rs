@@ -505,6 +505,11 @@ impl Cursors {
         self.kill_where(|_, _, c| c.is_some_and(of))
     }
 
+    /// Kills all cursors; how many.
+    pub fn kill_all(&self) -> u64 {
+        self.kill_where(|_, _, _| true)
+    }
+
     /// Drops cursors that were idle for longer than `idle`.
     pub fn reap(&self, idle: Duration) {
         let n =
