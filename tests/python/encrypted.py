@@ -1,10 +1,9 @@
 """Servers that want TLS, and clients of theirs."""
 
-import time
 
 import pymongo
 
-from harness import Server
+from harness import Server, until
 
 
 class Secure(Server):
@@ -12,10 +11,12 @@ class Secure(Server):
 
     def start(self, timeout_s=60):
         self.launch()
-        end = time.monotonic() + timeout_s
-        while "Waiting for connections" not in self.tail(200):
-            assert time.monotonic() < end and self.running(), self.tail()
-            time.sleep(0.02)
+
+        def waits():
+            assert self.running(), self.tail()
+            return "Waiting for connections" in self.tail(200)
+
+        until("the server waits for connections", waits, timeout_s)
         return self
 
 

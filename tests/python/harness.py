@@ -6,6 +6,7 @@ its test is.
 
 import collections
 import contextlib
+import datetime
 import fcntl
 import itertools
 import os
@@ -70,6 +71,21 @@ def until(what, holds, timeout_s=30):
     return answer
 
 
+def ask_until_they_wait(client, cursors, ask):
+    """`ask` sends a getMore of each of these cursors over the log; returns when all of them wait. They do so without a thread and are
+    no operation that is shown: that a cursor was used again its dates tell, which are exact to a few milliseconds."""
+    def ages():
+        idle = client.admin.aggregate([{"$currentOp": {"idleCursors": True}}, {"$match": {"cursor.cursorId": {"$in": cursors}}}])
+        dates = [(c["cursor"]["createdDate"], c["cursor"]["lastAccessDate"]) for c in idle]
+        return dates if len(dates) == len(cursors) else []
+
+    few = datetime.timedelta(milliseconds=10)
+    last = max(created for created, _ in ages())
+    until("a use is later than its cursor", lambda: datetime.datetime.utcnow() - last > 2 * few)
+    ask()
+    until("all wait", lambda: (dates := ages()) and all(used - created > few for created, used in dates))
+
+
 def run_pando(*words, timeout_s=300, env=None):
     """Runs the program to its end: what `subprocess.run` gives."""
     return subprocess.run([BINARY, *map(str, words)], capture_output=True, text=True, timeout=timeout_s, env=env)
@@ -128,17 +144,20 @@ class Server:
 
     def start(self, timeout_s=60):
         self.launch()
-        deadline = time.monotonic() + timeout_s
-        while time.monotonic() < deadline:
-            if self.process.poll() is not None:
-                raise RuntimeError(f"the server ended with {self.process.returncode}:\n{self.tail()}")
-            with contextlib.suppress(OSError, EOFError):
-                with Wire(self.port, timeout_s=5) as wire:
-                    if wire.command({"hello": 1, "$db": "admin"})["ok"] == 1:
-                        return self
-            time.sleep(0.02)
-        self.kill()
-        raise RuntimeError(f"the server did not answer within {timeout_s} s:\n{self.tail()}")
+        try:
+            until("the server answers", self.answers, timeout_s)
+        except AssertionError as late:
+            self.kill()
+            raise RuntimeError(f"{late}\n{self.tail()}") from None
+        return self
+
+    def answers(self):
+        """Whether it answers yet; an error where it has ended."""
+        if not self.running():
+            raise RuntimeError(f"the server ended with {self.process.returncode}:\n{self.tail()}")
+        with contextlib.suppress(OSError, EOFError), Wire(self.port, timeout_s=5) as wire:
+            return wire.command({"hello": 1, "$db": "admin"})["ok"] == 1
+        return False
 
     def tail(self, lines=40):
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:]) if self.log.exists() else ""

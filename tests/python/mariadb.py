@@ -4,9 +4,8 @@ import contextlib
 import os
 import shutil
 import subprocess
-import time
 
-from harness import free_port
+from harness import free_port, until
 
 INSTALLED = shutil.which("mariadbd")
 
@@ -32,14 +31,15 @@ def mariadb(directory, *options):
     words = [INSTALLED, "--no-defaults", *user, f"--datadir={data}", f"--port={port}", "--bind-address=127.0.0.1", f"--socket={socket}", *options]
     process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        server, end = MariaDb(port, socket), time.monotonic() + 60
-        while True:
-            try:
+        server = MariaDb(port, socket)
+
+        def answers():
+            assert process.poll() is None
+            with contextlib.suppress(subprocess.CalledProcessError):
                 server.sql("SELECT 1")
-                break
-            except subprocess.CalledProcessError:
-                assert time.monotonic() < end and process.poll() is None
-                time.sleep(0.1)
+                return True
+
+        until("it answers", answers, 60)
         yield server
     finally:
         process.terminate()

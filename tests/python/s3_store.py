@@ -69,6 +69,7 @@ class Request(BaseHTTPRequestHandler):
             store.at_once += 1
             store.most_at_once = max(store.most_at_once, store.at_once)
         if key and "files/" in key[0]:
+            # So that requests that may be made beside each other are.
             time.sleep(store.seconds)
         with store.lock:
             store.at_once -= 1

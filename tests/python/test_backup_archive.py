@@ -256,7 +256,7 @@ def test_a_router_that_dies_while_it_locks_leaves_nothing_locked(tmp_path):
                 until("the first is locked", lambda: client.admin.command("currentOp").get("fsyncLock"))
                 cluster.routers[0].kill()
                 stopped.process.send_signal(signal.SIGCONT)
-                # Writes wait for the end of the hold, and are done then by themselves.
+                # Writes wait for the end of the hold, after thirty seconds, and are done then by themselves.
                 client.d.c.insert_one({"_id": 1})
                 assert not client.admin.command("currentOp").get("fsyncLock")
             with cluster.on_shard("s1") as client:

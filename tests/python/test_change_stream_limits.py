@@ -5,7 +5,7 @@ import time
 import bson
 import pytest
 from bson import Timestamp
-from harness import until
+from harness import ask_until_they_wait, until
 from pymongo.errors import OperationFailure
 from pymongo.write_concern import WriteConcern
 from test_change_streams import quiet, take
@@ -124,12 +124,15 @@ def test_a_client_that_vanishes(new_server):
 
         before = open_cursors()
         wires = [server.wire() for _ in range(20)]
-        for wire in wires:
-            reply = wire.command({"aggregate": "c", "pipeline": [{"$changeStream": {}}], "cursor": {}, "$db": "test"})
-            wire.send_body(bson.encode({"getMore": reply["cursor"]["id"], "collection": "c", "maxTimeMS": 600_000, "$db": "test"}))
+        opening = {"aggregate": "c", "pipeline": [{"$changeStream": {}}], "cursor": {}, "$db": "test"}
+        cursors = [wire.command(opening)["cursor"]["id"] for wire in wires]
         assert open_cursors() == before + 20
-        # They wait by then; no command shows one that waits without a thread.
-        time.sleep(0.3)
+
+        def ask():
+            for wire, cursor in zip(wires, cursors, strict=True):
+                wire.send_body(bson.encode({"getMore": cursor, "collection": "c", "maxTimeMS": 600_000, "$db": "test"}))
+
+        ask_until_they_wait(client, cursors, ask)
         for wire in wires:
             wire.socket.close()
         until("their cursors go", lambda: open_cursors() == before)

@@ -5,6 +5,7 @@ import time
 
 import pytest
 from bson import Timestamp
+from harness import ask_until_they_wait
 from pymongo.errors import OperationFailure
 from pymongo.write_concern import WriteConcern
 
@@ -373,8 +374,7 @@ def test_a_kill_ends_a_getmore_that_waits(client, coll, kind):
             outcome.append((e.code, e.details["codeName"], e.details.get("errorLabels")))
 
     waiting = threading.Thread(target=wait)
-    waiting.start()
-    time.sleep(0.3)
+    ask_until_they_wait(client, [cursor], waiting.start)
     started = time.monotonic()
     assert db.command("killCursors", name, cursors=[cursor])["cursorsKilled"] == [cursor]
     waiting.join()

@@ -204,6 +204,7 @@ def survive(server, kind, rounds):
         writers = [kind(server, n, random.Random(rng.randrange(1 << 32)), states[n]) for n in range(len(states))]
         for w in writers:
             w.start()
+        # A kill comes at any time, whatever the server does then.
         time.sleep(rng.uniform(0.3, 2.5))
         server.kill()
         for w in writers:
@@ -213,6 +214,7 @@ def survive(server, kind, rounds):
             assert w.fault is None, f"seed {SEED}: {w.fault}"
         if rng.random() < 0.5:  # and once more, in the middle of recovery
             server.launch()
+            # At any time of it, as above.
             time.sleep(rng.uniform(0, 0.3))
             server.kill()
         started = time.monotonic()

@@ -15,14 +15,13 @@ import random
 import shutil
 import subprocess
 import threading
-import time
 
 import pytest
 from pymongo.errors import OperationFailure, PyMongoError
 
 import test_crash
 from agreement import assert_indexes_agree
-from harness import BINARY, ROOT, Server
+from harness import BINARY, ROOT, Server, until
 
 RUNS = int(os.environ.get("PANDO_CRASH_RUNS", 4))
 FIRST = int(os.environ.get("PANDO_CRASH_SEED", 1))
@@ -141,22 +140,23 @@ def run(plan, faults, path):
     kind = (Writer, Churner)[plan.seed % 2]
     writers = [kind(server, n, plan, states[n]) for n in range(len(states))]
     changer = Changer(server, random.Random(plan.rng.randrange(1 << 32)))
-    deadline = time.monotonic() + plan.rng.uniform(0.8, 2.5)
+    working_s = plan.rng.uniform(0.8, 2.5)
     for t in [*writers, changer]:
         t.start()
-    while time.monotonic() < deadline and server.running():
-        time.sleep(0.02)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        server.process.wait(working_s)
     if server.running() and plan.kind == "full":
-        # Sooner or later writes come back by themselves.
         with server.client() as client:
-            until = time.monotonic() + 60
-            while server.running():
+
+            def is_taken():
                 try:
                     client.probe.things.insert_one({})
-                    break
                 except OperationFailure as error:
-                    assert error.code == OUT_OF_DISK_SPACE and time.monotonic() < until, f"{plan}: {error}"
-                    time.sleep(0.2)
+                    assert error.code == OUT_OF_DISK_SPACE, f"{plan}: {error}"
+                    return not server.running()
+                return True
+
+            until(f"{plan}: writes come back by themselves", is_taken, 60)
     for t in [*writers, changer]:
         t.stop.set()
     server.kill()

@@ -1,7 +1,6 @@
 """`fsync` with `lock`: writes wait, reads do not, and nothing is lost."""
 
 import threading
-import time
 
 import pytest
 from pymongo.errors import ExecutionTimeout
@@ -103,7 +102,7 @@ def test_no_write_is_torn_by_the_lock(locked):
         until("they write", lambda: sum(acknowledged) > before + 10)
         lock(locked)
         first = locked.t.storm.count_documents({})
-        time.sleep(0.1)
+        until("all writers wait", lambda: len([o for o in locked.admin.command("currentOp")["inprog"] if o["waitingForLock"]]) == len(threads))
         assert locked.t.storm.count_documents({}) == first
         unlock(locked)
     stop.set()

@@ -4,6 +4,7 @@ import threading
 import time
 
 import pytest
+from harness import until
 from pymongo.errors import ExecutionTimeout, OperationFailure
 
 # A document at a time this goes on for minutes; no stage and no scan gets a say in between.
@@ -77,6 +78,13 @@ def test_time_limit_of_an_explanation(one, command):
     assert one.command("explain", command, verbosity="queryPlanner", maxTimeMS=60_000)["ok"] == 1
 
 
+def kill(db, comment):
+    """Kills the operations with this comment that run now."""
+    for op in db.client.admin.command("currentOp")["inprog"]:
+        if op.get("command", {}).get("comment") == comment:
+            db.client.admin.command("killOp", op=op["opid"])
+
+
 @pytest.mark.parametrize("command", [{"aggregate": "c", "pipeline": [{"$project": {"x": FOREVER}}], "cursor": {}}, *(
     {"explain": c, "verbosity": "executionStats"} for c in EXPLAINED
 )], ids=lambda c: "_".join([next(iter(c)), *(c["explain"] if "explain" in c else [])][:2]))
@@ -91,13 +99,7 @@ def test_kill(one, command):
 
     thread = threading.Thread(target=run)
     thread.start()
-    until = time.monotonic() + 10
-    while time.monotonic() < until and thread.is_alive():
-        for op in one.client.admin.command("currentOp")["inprog"]:
-            if op.get("command", {}).get("comment") == "the one to kill":
-                one.client.admin.command("killOp", op=op["opid"])
-        time.sleep(0.05)
-    thread.join(5)
+    until("it ends", lambda: kill(one, "the one to kill") or not thread.is_alive(), 15)
     assert failed == [11601]
 
 
@@ -114,16 +116,10 @@ def test_ddl_waits_for_a_write_no_longer_than_it_may(one):
 
     thread = threading.Thread(target=scan)
     thread.start()
-    until = time.monotonic() + 15
     # Until the update has come to its scan there is nothing to wait for.
     with pytest.raises(ExecutionTimeout):
-        while time.monotonic() < until:
-            one.command("collMod", "c", validationLevel="strict", maxTimeMS=200)
+        until("it waits", lambda: not one.command("collMod", "c", validationLevel="strict", maxTimeMS=200), 15)
     one.c.insert_one({"_id": 2, "n": 0})
-    while thread.is_alive():
-        for op in one.client.admin.command("currentOp")["inprog"]:
-            if op.get("command", {}).get("comment") == "scans":
-                one.client.admin.command("killOp", op=op["opid"])
-        time.sleep(0.05)
+    until("the update ends", lambda: kill(one, "scans") or not thread.is_alive())
     assert ended == [11601]
     assert one.command("collMod", "c", validationLevel="strict", maxTimeMS=20_000)["ok"] == 1

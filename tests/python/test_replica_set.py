@@ -716,27 +716,23 @@ def test_a_primary_whose_memory_tables_wait_for_a_majority_steps_down(tmp_path):
         others = [m for m in members.members if m is not primary]
         for other in others:
             other.process.send_signal(signal.SIGSTOP)
-        written, stop = [0], threading.Event()
+        written, stop = [], threading.Event()
 
         def write():
             with contextlib.suppress(PyMongoError), primary.client(socketTimeoutMS=60_000) as client:
                 coll = client.t.get_collection("c", write_concern=WriteConcern(1))
                 while not stop.is_set():
                     coll.insert_one({"fill": os.urandom(200_000)})
-                    written[0] += 1
+                    written.append(time.monotonic())
 
         writer = threading.Thread(target=write)
         writer.start()
 
-        def stalled():
-            before = written[0]
-            time.sleep(1.5)
-            return before == written[0] > 50
-
-        until("writes stall", stalled, 60)
+        until("writes stall", lambda: len(written) > 50 and time.monotonic() - written[-1] > 1.5, 60)
         down = threading.Thread(target=step_down, args=(primary,))
         down.start()
-        time.sleep(0.5)
+        with primary.client() as client:
+            until("it is stepping down", lambda: client.admin.command("currentOp", {"command.replSetStepDown": 5})["inprog"])
         for other in others:
             other.process.send_signal(signal.SIGCONT)
         until("there is a primary that takes writes", lambda: takes_a_write(members), 60)

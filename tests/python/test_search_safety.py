@@ -128,7 +128,7 @@ def test_kills_in_mid_commit(new_server):
         writers = [Writer(server, n, random.Random(rng.random())) for n in range(2)]
         for writer in writers:
             writer.start()
-        # Commits come every 50 ms.
+        # A kill comes at any time: in a commit, of which there is one each 50 ms, or between two.
         time.sleep(rng.uniform(0.02, 0.6))
         server.kill()
         for writer in writers:
@@ -329,7 +329,8 @@ def test_an_index_is_built_after_all_have_rested(db):
         coll.insert_one({"_id": 1, "title": "red"})
         coll.create_search_index(SearchIndexModel(DYNAMIC, "default"))
     until("they are ready", lambda: all(is_ready(coll) for coll in many))
-    # Longer than a thread of indexes waits for work.
+    # Longer than a thread of indexes waits: one that is woken for work after ten seconds ends, and another has to do it. Nothing tells
+    # how long a thread has waited.
     time.sleep(12)
     db.late.insert_one({"_id": 1, "title": "red"})
     db.late.create_search_index(SearchIndexModel(DYNAMIC, "default"))

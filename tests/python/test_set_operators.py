@@ -112,6 +112,7 @@ def test_a_member_steps_up_without_a_primary(three):
         assert admin(member, "replSetFreeze", 60)["ok"] == 1
     primary.kill()
     until("both hear of no primary", lambda: three.states().count("primary") == 0)
+    # A member that is not frozen is a candidate after two seconds at the latest.
     time.sleep(2.5)
     assert three.states().count("primary") == 0
     assert admin(one, "replSetFreeze", 0)["ok"] == 1
@@ -260,6 +261,9 @@ def test_a_change_of_voters_takes_no_configuration_back(three):
             client.admin.command("replSetReconfig", config)
             return config["version"]
 
+        def log_end():
+            return next(m for m in client.admin.command("replSetGetStatus")["members"] if m.get("self"))["lastIndexOnDisk"]
+
         def voters():
             return client.admin.command("replSetGetStatus")["votingMembersCount"]
 
@@ -271,10 +275,11 @@ def test_a_change_of_voters_takes_no_configuration_back(three):
             reconfigure(votes=1, priority=0)
             admin(other, "configureFailPoint", "stopReplProducer", mode="alwaysOn")
             with ThreadPoolExecutor() as pool:
+                end = log_end()
                 last = pool.submit(reconfigure, votes=1, priority=1)
-                time.sleep(0.5)
+                until("the configuration is in the log", lambda: log_end() == end + 1)
                 os.kill(member.process.pid, signal.SIGCONT)
-                time.sleep(1)
+                until("so is the vote", lambda: log_end() == end + 2)
                 assert not last.done()
                 admin(other, "configureFailPoint", "stopReplProducer", mode="off")
                 last = last.result()

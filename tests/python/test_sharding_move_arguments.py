@@ -197,7 +197,7 @@ def test_settings_that_make_no_sense_are_refused(client):
     settings.delete_one({"_id": "mine"})
 
 
-def test_the_balancer_keeps_to_its_window_and_moves_jumbo_chunks_if_told(client, coll):
+def test_the_balancer_keeps_to_its_window_and_moves_jumbo_chunks_if_told(cluster, client, coll):
     """A window that is closed; then open, for a chunk that is marked; then it may move."""
     def set_to(**fields):
         client.config.settings.update_one({"_id": "balancer"}, {"$set": fields})
@@ -207,29 +207,39 @@ def test_the_balancer_keeps_to_its_window_and_moves_jumbo_chunks_if_told(client,
         times = [now + datetime.timedelta(hours=h) for h in hours]
         return dict(zip(("start", "stop"), (t.strftime("%H:%M") for t in times)))
 
-    def moves():
-        return client.config.changelog.count_documents({"what": "moveChunk.start", "ns": coll.full_name})
+    def moves(of=coll):
+        return client.config.changelog.count_documents({"what": "moveChunk.start", "ns": of.full_name})
 
     admin = client.admin
     admin.command("moveChunk", coll.full_name, find={"k": 50}, to=owner(coll, 50))
     home = other(owner(coll, 50))
     admin.command("moveChunk", coll.full_name, find={"k": 50}, to=home)
-    coll.insert_many([{"k": n % 50, "pad": "x" * 2000} for n in range(1000)])
+    beside = coll.database.beside
+    admin.command("shardCollection", beside.full_name, key={"k": 1})
+    for each in (coll, beside):
+        each.insert_many([{"k": n % 50, "pad": "x" * 2000} for n in range(1000)])
     uuid = client.config.collections.find_one({"_id": coll.full_name})["uuid"]
     client.config.chunks.update_many({"uuid": uuid}, {"$set": {"jumbo": True}})
     client.config.settings.update_one({"_id": "chunksize"}, {"$set": {"value": 0.1}}, upsert=True)
     before = moves()
     set_to(activeWindow=window((2, 3)), attemptToBalanceJumboChunks=True)
+    direct = cluster.config.client()
+    direct.config.command("profile", 2)
     admin.command("balancerStart")
     try:
-        time.sleep(12)
-        assert moves() == before
+        # A round asks first whether it may, and there is one each ten seconds.
+        asks = {"command.find": "settings", "command.filter._id": "balancer", "ts": {"$gt": datetime.datetime.utcnow()}}
+        until("a round has asked", lambda: direct.config.system.profile.count_documents(asks))
+        assert moves() == before and moves(beside) == 0
         set_to(activeWindow=window((-1, 1)), attemptToBalanceJumboChunks=False)
-        time.sleep(12)
+        # What a round does is decided for all collections before it moves anything.
+        until("what is not marked moves", lambda: moves(beside))
         assert moves() == before
         set_to(attemptToBalanceJumboChunks=True)
         until("it moves", lambda: moves() > before, 40)
     finally:
+        direct.config.command("profile", 0)
+        direct.close()
         admin.command("balancerStop")
         client.config.settings.update_one({"_id": "balancer"}, {"$unset": {"activeWindow": 1, "attemptToBalanceJumboChunks": 1}})
         client.config.settings.delete_one({"_id": "chunksize"})

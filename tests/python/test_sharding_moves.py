@@ -167,20 +167,25 @@ def test_the_balancer_moves_data_by_size(cluster):
 
 def test_the_balancer_cuts_hashed_chunks(cluster):
     with cluster.client() as client:
-        admin = client.admin
-        for name, key in (("plain", {"k": "hashed"}), ("behind", {"g": 1, "k": "hashed"})):
+        admin, names = client.admin, {"plain": {"k": "hashed"}, "behind": {"g": 1, "k": "hashed"}}
+        client.config.settings.update_one({"_id": "chunksize"}, {"$set": {"value": 0.1}}, upsert=True)
+        for name, key in names.items():
             ns, coll = f"hashes.{name}", client.hashes[name]
             options = {"numInitialChunks": 1} if name == "plain" else {}
             admin.command("shardCollection", ns, key=key, **options)
-            client.config.settings.update_one({"_id": "chunksize"}, {"$set": {"value": 0.1}}, upsert=True)
             coll.insert_many([{"k": n, "g": 1, "pad": "x" * 2000} for n in range(1000)])
             assert client.config.chunks.count_documents({"uuid": client.config.collections.find_one({"_id": ns})["uuid"]}) == 1
-            admin.command("balancerStart")
-            try:
-                until("both have some", lambda ns=ns: admin.command("balancerCollectionStatus", ns)["balancerCompliant"], 120)
-            finally:
-                admin.command("balancerStop")
-            assert coll.count_documents({}) == 1000
+
+        def is_balanced(name):
+            return admin.command("balancerCollectionStatus", f"hashes.{name}")["balancerCompliant"]
+
+        admin.command("balancerStart")
+        try:
+            until("both shards have some of both", lambda: all(map(is_balanced, names)), 120)
+        finally:
+            admin.command("balancerStop")
+        for name in names:
+            assert client.hashes[name].count_documents({}) == 1000
             sizes = [s["count"] for s in client.hashes.command("collStats", name)["shards"].values()]
             assert len(sizes) == 2 and min(sizes) > 200, sizes
 

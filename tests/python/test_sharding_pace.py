@@ -170,8 +170,8 @@ def test_a_catch_up_reads_no_documents(cluster):
         with cluster.on_shard(there) as direct:
             direct.admin.command("configureFailPoint", "failCommand", mode={"times": 1}, data=blocked)
         mover, failures = move_beside(client, "caught", there)
-        until("it copies", lambda: client.config.migrations.count_documents({"ns": "caught.c"}))
-        time.sleep(1)
+        with cluster.on_shard(there) as direct:
+            until("its first batch is held", lambda: direct.admin.command("currentOp", {"command.insert": "c"})["inprog"])
         for n in range(10):
             coll.update_many({"k": {"$lt": 50}}, {"$inc": {"n": 1}})
         mover.join(60)
@@ -220,6 +220,7 @@ def test_one_of_many_asks_about_a_fence(cluster):
             threads = [threading.Thread(target=writer.fenced.c.insert_one, args=({"k": n},)) for n in range(16)]
             for thread in threads:
                 thread.start()
+            # How often they ask in a second.
             time.sleep(1)
             # Each of them tries again when one was told that the fence stands still.
             assert served(cluster, here) - before < 16 * 5
@@ -291,7 +292,7 @@ def test_batches_into_a_range_that_moves(cluster):
     """Writers of batches are faster than a mover that gives way to them: the move ends all the same."""
     with cluster.client() as client:
         coll, here, there = sharded(client, "batches")
-        stop, kept, failures = threading.Event(), [0] * 4, []
+        stop, kept, failures = threading.Event(), [0] * 2, []
 
         def write(number):
             try:
@@ -303,7 +304,7 @@ def test_batches_into_a_range_that_moves(cluster):
             except Exception as failure:
                 failures.append(failure)
 
-        writers = [threading.Thread(target=write, args=(n,)) for n in range(4)]
+        writers = [threading.Thread(target=write, args=(n,)) for n in range(2)]
         for writer in writers:
             writer.start()
         def counted(name):

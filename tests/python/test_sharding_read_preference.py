@@ -1,7 +1,6 @@
 """Reads at a router from members that are not the primary, and a shard's primary that fails."""
 
 import threading
-import time
 
 import bson
 import pytest
@@ -173,7 +172,7 @@ def test_drivers_see_nothing_of_a_primary_that_fails(cluster, client, coll):
                     done.append(kind)
                 except Exception as failure:  # noqa: BLE001: whatever it is, it counts
                     failures.append((kind, n, repr(failure)))
-                time.sleep(0.01)
+                stop.wait(0.01)
 
     threads = [threading.Thread(target=work, args=(kind,)) for kind in ("write", "read", "secondary")]
     for thread in threads:

@@ -3,7 +3,6 @@ collections, change streams, what administrators look at."""
 
 import itertools
 import threading
-import time
 
 import bson
 import pytest
@@ -347,7 +346,7 @@ def test_a_change_stream_begins_where_its_aggregate_was_read(db, cluster):
         db.client.admin.command("configureFailPoint", "failCommand", mode={"times": 1}, data=held)
         opening = {"aggregate": "c", "pipeline": [{"$changeStream": {}}], "cursor": {}, "$db": db.name}
         watcher.send_body(bson.encode(opening))
-        time.sleep(0.3)
+        until("it is held", lambda: db.client.admin.command("currentOp", {"command.aggregate": "c"})["inprog"])
         coll.insert_many([{"_id": n, "n": n} for n in (3, 62)])
         cursor = watcher.receive_msg()["cursor"]
         found = [e["documentKey"]["_id"] for e in cursor["firstBatch"]]

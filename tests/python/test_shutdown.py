@@ -2,9 +2,9 @@
 
 import random
 import threading
-import time
 
 import pymongo
+from harness import until
 from pymongo.errors import PyMongoError
 
 
@@ -29,8 +29,7 @@ def test_ends_cleanly_under_load(new_server):
         loaders = [threading.Thread(target=load, args=(turn * 2 + n,)) for n in range(2)]
         for loader in loaders:
             loader.start()
-        while sum(done) < 20_000 and any(loader.is_alive() for loader in loaders):
-            time.sleep(0.01)
+        until("they have written", lambda: sum(done) >= 20_000 or not any(loader.is_alive() for loader in loaders), 120)
         assert server.stop() == 0
         for loader in loaders:
             loader.join()

@@ -1,11 +1,11 @@
 """Starting: messages, data directories that are locked, foreign or unwritable, ports in use, options from everywhere."""
 
+import contextlib
 import os
 import re
 import pathlib
 import signal
 import subprocess
-import time
 
 import pytest
 from pymongo.write_concern import WriteConcern
@@ -158,16 +158,13 @@ def test_configuration_file(new_server, tmp_path):
     config.write_text(f"# as mongod's\nstorage:\n  dbPath: {tmp_path / 'from-file'}\nnet:\n  port: {port}\n  bindIp: 127.0.0.1\n")
     process = subprocess.Popen([BINARY, "serve", "--config", config], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        deadline = time.monotonic() + 20
-        while time.monotonic() < deadline:
-            try:
-                with Wire(port) as wire:
-                    wire.ping()
-                break
-            except (OSError, EOFError):
-                time.sleep(0.05)
-        else:
-            pytest.fail("not listening where the file said")
+
+        def answers():
+            with contextlib.suppress(OSError, EOFError), Wire(port) as wire:
+                wire.ping()
+                return True
+
+        until("it listens where the file says", answers, 20)
         assert (tmp_path / "from-file").is_dir()
     finally:
         process.terminate()

@@ -53,7 +53,7 @@ def test_await_data_wakes_with_an_insert(log):
     thread.start()
     sent = []
     for i in range(1, 4):
-        time.sleep(0.3)
+        until("its cursor waits", lambda: log.database.client.admin.command("currentOp", {"command.getMore": {"$exists": True}})["inprog"])
         sent.append(time.monotonic())
         log.insert_one({"_id": i})
     thread.join(10)

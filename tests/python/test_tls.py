@@ -3,14 +3,16 @@
 import shutil
 import socket
 import ssl
+import struct
 import threading
 
+import bson
 import pytest
 from pymongo.errors import PyMongoError
 
 from certificates import Authority
 from encrypted import Secure, tls_client as client, tls_options as options
-from harness import Wire
+from harness import Wire, until
 
 
 def reaches(server, authority, **more):
@@ -54,19 +56,15 @@ def test_many_clients_at_once(secure, authority):
 
 def test_a_slow_reader_gets_all_of_a_long_reply(secure, authority):
     server = secure(*options(authority))
-    with client(server, authority) as c:
-        c.shop.things.insert_one({"_id": 1, "b": b"z" * (14 << 20)})
-    import bson
-    import struct
-    import time
-
     context = ssl.create_default_context(cafile=authority.file)
     raw = socket.create_connection(("localhost", server.port))
     raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32 << 10)
-    with context.wrap_socket(raw, server_hostname="localhost") as s:
+    with client(server, authority) as c, context.wrap_socket(raw, server_hostname="localhost") as s:
+        c.shop.things.insert_one({"_id": 1, "b": b"z" * (14 << 20)})
         body = bson.encode({"find": "things", "$db": "shop"})
         s.sendall(struct.pack("<iiiiiB", 21 + len(body), 1, 0, 2013, 0, 0) + body)
-        time.sleep(0.3)
+        in_flight = lambda: c.admin.command("serverStatus")["pandodb"]["inFlight"]["bytes"]  # noqa: E731
+        until("the rest of the reply waits for its reader", lambda: in_flight() > 1 << 20)
         got = b""
         while len(got) < 16 or len(got) < struct.unpack("<i", got[:4])[0]:
             part = s.recv(1 << 20)

@@ -4,7 +4,6 @@ other."""
 import socket
 import struct
 import threading
-import time
 
 import bson
 import pytest
@@ -78,7 +77,7 @@ def test_one_that_is_too_old(new_server):
         transactions = [Raw(wire, "test", f"too old {n}") for n in range(len(ends))]
         for n, t in enumerate(transactions):
             assert t(insert(100 + n), start=True)["ok"] == 1
-        time.sleep(1.1)
+        until("they are ended", lambda: client.admin.command("serverStatus")["transactions"]["currentOpen"] == 0)
         for t, end in zip(transactions, ends):
             reply = end(t)
             expect_error(reply, 251, "NoSuchTransaction")

@@ -1,5 +1,6 @@
 """OP_MSG and OP_COMPRESSED whole, and what broken messages get."""
 
+import pathlib
 import random
 import socket
 import struct
@@ -9,7 +10,7 @@ import zlib
 import bson
 import pytest
 
-from harness import MORE_TO_COME, OP_COMPRESSED, OP_MSG, Wire, expect_error
+from harness import MORE_TO_COME, OP_COMPRESSED, OP_MSG, Wire, expect_error, until
 
 MAX_DOCUMENT = 16 * 1024 * 1024
 NAMESPACE = "wire"
@@ -377,12 +378,21 @@ def test_requests_sent_in_one_piece_are_answered_in_order(wire):
         assert op_code == OP_MSG and response_to == i
 
 
-def test_a_message_sent_byte_by_byte(wire):
+def unread_bytes(server, wire):
+    """What the server has not read yet of what was sent on a connection."""
+    own = wire.socket.getsockname()[1]
+    for line in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        _, *ends, _, queues = line.split()[:5]
+        if [int(end.split(":")[1], 16) for end in ends] == [server.port, own]:
+            return int(queues.split(":")[1], 16)
+
+
+def test_a_message_sent_byte_by_byte(server, wire):
     raw = wire.message(OP_MSG, struct.pack("<I", 0) + b"\0" + bson.encode({"ping": 1, "$db": "admin"}))
     for i in range(len(raw)):
         wire.send(raw[i : i + 1])
         if i % 8 == 0:
-            time.sleep(0.001)
+            until("it is read", lambda: unread_bytes(server, wire) == 0)
     assert wire.receive_msg()["ok"] == 1
 
 

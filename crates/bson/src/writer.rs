@@ -203,12 +203,6 @@ impl Writer {
         self
     }
 
-    /// Raw element bytes (type, name, value …) into a document.
-    pub fn raw_elements(&mut self, bytes: &[u8]) -> &mut Self {
-        self.buf.extend_from_slice(bytes);
-        self
-    }
-
     /// The next item of an array.
     pub fn push(&mut self, v: Val<'_>) -> &mut Self {
         self.val("", v)

@@ -8,7 +8,7 @@ use crate::keyspace::{self, META_BUILD, SPACE_META, SYSTEM_TABLET};
 use crate::names::Names;
 use crate::view_definition::{self, Row};
 use crate::{check_collection_name, record};
-use bson::{Doc, DocBuf, Value, Writer, doc};
+use bson::{Doc, DocBuf, Writer, doc};
 use errors::{Error, Result, Suspension, bail, err};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use query::collation::Collation;
@@ -911,12 +911,7 @@ pub fn new_uuid() -> [u8; 16] {
     u
 }
 
-/// For callers that build `Value`s of a UUID.
 impl Collection {
-    pub fn uuid_value(&self) -> Value {
-        Value::binary(4, &self.uuid)
-    }
-
     /// Milliseconds since 1970, now.
     pub fn now_millis() -> i64 {
         now_millis()

@@ -4,7 +4,7 @@
 //!
 //! Invariant: what a stream sees is decided by its [`Scope`] and the change alone, so resuming sees it again.
 
-use crate::{Change, ChangeKind, EntryStamp, Token, TokenPlace, description, text};
+use crate::{Change, ChangeKind, EntryStamp, ResumeToken, TokenPlace, description, text};
 use bson::{Doc, DocBuf, Writer};
 
 /// What a stream is opened on.
@@ -155,8 +155,8 @@ pub struct Extent<'a> {
 }
 
 /// The token of a change's event.
-pub fn token(stamp: &EntryStamp, change: &Change<'_>) -> Token {
-    Token {
+pub fn token(stamp: &EntryStamp, change: &Change<'_>) -> ResumeToken {
+    ResumeToken {
         ts: stamp.ts,
         place: TokenPlace::Event {
             at: change.at,
@@ -166,7 +166,7 @@ pub fn token(stamp: &EntryStamp, change: &Change<'_>) -> Token {
     }
 }
 
-fn head(w: &mut Writer, token: &Token, kind: &str, stamp: &EntryStamp) {
+fn head(w: &mut Writer, token: &ResumeToken, kind: &str, stamp: &EntryStamp) {
     w.doc("_id", token.to_doc().as_doc())
         .str("operationType", kind)
         .timestamp("clusterTime", stamp.ts);
@@ -421,8 +421,8 @@ fn as_nothing(w: &mut Writer, name: &str) {
 }
 
 /// The event that ends a stream, behind that of `change`.
-pub fn invalidate(stamp: &EntryStamp, change: &Change<'_>) -> (Token, DocBuf) {
-    let token = Token {
+pub fn invalidate(stamp: &EntryStamp, change: &Change<'_>) -> (ResumeToken, DocBuf) {
+    let token = ResumeToken {
         place: TokenPlace::Invalidate { at: change.at },
         ..token(stamp, change)
     };

@@ -2,7 +2,7 @@
 //!
 //! * [`changes`] lists what an entry changed, each with its position in the entry.
 //! * [`event`] makes the event of a change stream of one such change, [`oplog_entry`] the documents of the oplog of an entry.
-//! * [`Token`] is where in the log an event stands, as clients keep it.
+//! * [`ResumeToken`] is where in the log an event stands, as clients keep it.
 //!
 //! Invariant: pure. The description of a change comes from its entry alone: no catalog, no store and no
 //! clock is asked, so an old entry gives today what it gave when it was written.
@@ -12,7 +12,7 @@ pub mod event;
 pub mod oplog_entry;
 mod token;
 
-pub use token::{Token, TokenPlace, token_not_found};
+pub use token::{ResumeToken, TokenPlace, token_not_found};
 
 use bson::Doc;
 use catalog::keyspace::SPACE_RECORD;

@@ -30,17 +30,17 @@ pub enum TokenPlace {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Token {
+pub struct ResumeToken {
     /// seconds << 32 | increment
     pub ts: u64,
     pub place: TokenPlace,
     pub uuid: [u8; 16],
 }
 
-impl Token {
+impl ResumeToken {
     /// The mark before everything of a timestamp.
-    pub fn mark(ts: u64) -> Token {
-        Token {
+    pub fn mark(ts: u64) -> ResumeToken {
+        ResumeToken {
             ts,
             place: TokenPlace::Mark,
             uuid: [0; 16],
@@ -48,9 +48,9 @@ impl Token {
     }
 
     /// The same change, and a fragment of its event.
-    pub fn fragment(&self, fragment: u32) -> Token {
+    pub fn fragment(&self, fragment: u32) -> ResumeToken {
         match self.place {
-            TokenPlace::Event { at, .. } => Token {
+            TokenPlace::Event { at, .. } => ResumeToken {
                 place: TokenPlace::Event { at, fragment },
                 ..*self
             },
@@ -59,7 +59,7 @@ impl Token {
     }
 
     /// Behind all fragments of the event of the same change, but not behind its invalidate.
-    pub fn last_of(&self) -> Token {
+    pub fn last_of(&self) -> ResumeToken {
         self.fragment(u32::MAX - 1)
     }
 
@@ -83,7 +83,7 @@ impl Token {
         out
     }
 
-    /// Sorts as [`Token::bytes`] do.
+    /// Sorts as [`ResumeToken::bytes`] do.
     fn order(&self) -> (u64, u8, u32, u32, &[u8]) {
         match self.place {
             TokenPlace::Mark => (self.ts, MARK, 0, 0, &[]),
@@ -112,7 +112,7 @@ impl Token {
     }
 
     /// Reads what a client gives back.
-    pub fn parse(v: Val<'_>) -> Result<Token> {
+    pub fn parse(v: Val<'_>) -> Result<ResumeToken> {
         let d = v.as_doc().unwrap_or(Doc::EMPTY);
         let Some(data) = d.get("_data").and_then(|v| v.as_str()) else {
             let found = d.get("_data").map_or("missing", |v| v.type_name());
@@ -136,23 +136,23 @@ impl Token {
         if bytes.first() != Some(&FORM) {
             bail!(50811, "Unknown type in a resume token");
         }
-        match Token::read(&bytes) {
+        match ResumeToken::read(&bytes) {
             Some(token) => Ok(token),
             None if is_foreign(&bytes) => match foreign_mark(&bytes) {
-                Some(ts) => Ok(Token::mark(ts)),
+                Some(ts) => Ok(ResumeToken::mark(ts)),
                 None => Err(token_not_found(d).into()),
             },
             None => bail!(Overflow, "The resume token is too short"),
         }
     }
 
-    fn read(bytes: &[u8]) -> Option<Token> {
+    fn read(bytes: &[u8]) -> Option<ResumeToken> {
         let (form, rest) = bytes.split_first()?;
         let (ts, rest) = rest.split_first_chunk()?;
         let (kind, rest) = rest.split_first()?;
         let ts = u64::from_be_bytes(*ts);
         match (*form, *kind) {
-            (FORM, MARK) => Some(Token::mark(ts)),
+            (FORM, MARK) => Some(ResumeToken::mark(ts)),
             (FORM, EVENT) => {
                 let (at, rest) = rest.split_first_chunk()?;
                 let (rank, rest) = rest.split_first_chunk()?;
@@ -161,7 +161,7 @@ impl Token {
                     u32::MAX => TokenPlace::Invalidate { at },
                     fragment => TokenPlace::Event { at, fragment },
                 };
-                Some(Token {
+                Some(ResumeToken {
                     ts,
                     place,
                     uuid: *rest.first_chunk()?,
@@ -208,14 +208,14 @@ fn from_hex(text: &str) -> Option<Vec<u8>> {
         .collect()
 }
 
-impl PartialOrd for Token {
-    fn partial_cmp(&self, other: &Token) -> Option<Ordering> {
+impl PartialOrd for ResumeToken {
+    fn partial_cmp(&self, other: &ResumeToken) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Token {
-    fn cmp(&self, other: &Token) -> Ordering {
+impl Ord for ResumeToken {
+    fn cmp(&self, other: &ResumeToken) -> Ordering {
         self.order().cmp(&other.order())
     }
 }
@@ -228,16 +228,16 @@ mod tests {
     fn tokens_come_back_and_sort_as_text() {
         let mut tokens = Vec::new();
         for ts in [0, 7, 7 << 32, u64::MAX] {
-            tokens.push(Token::mark(ts));
+            tokens.push(ResumeToken::mark(ts));
             for at in [0, 1, 300] {
                 for fragment in [0, 1] {
-                    tokens.push(Token {
+                    tokens.push(ResumeToken {
                         ts,
                         place: TokenPlace::Event { at, fragment },
                         uuid: [at as u8; 16],
                     });
                 }
-                tokens.push(Token {
+                tokens.push(ResumeToken {
                     ts,
                     place: TokenPlace::Invalidate { at },
                     uuid: [at as u8; 16],
@@ -245,12 +245,12 @@ mod tests {
             }
         }
         assert!(tokens.is_sorted());
-        assert!(tokens.is_sorted_by_key(Token::bytes));
-        let texts: Vec<String> = tokens.iter().map(Token::hex).collect();
+        assert!(tokens.is_sorted_by_key(ResumeToken::bytes));
+        let texts: Vec<String> = tokens.iter().map(ResumeToken::hex).collect();
         assert!(texts.is_sorted());
         for token in &tokens {
             assert_eq!(
-                Token::parse(token.to_doc().as_doc().as_val()).unwrap(),
+                ResumeToken::parse(token.to_doc().as_doc().as_val()).unwrap(),
                 *token
             );
         }
@@ -259,7 +259,7 @@ mod tests {
     #[test]
     fn what_is_no_token_is_refused() {
         let code = |d: DocBuf| {
-            Token::parse(d.as_doc().as_val())
+            ResumeToken::parse(d.as_doc().as_val())
                 .unwrap_err()
                 .failure()
                 .unwrap()
@@ -273,14 +273,14 @@ mod tests {
         assert_eq!(code(bson::doc! { "_data": "" }), 40649);
         assert_eq!(code(bson::doc! { "_data": "00" }), 50811);
         assert_eq!(code(bson::doc! { "_data": "00", "_typeBits": "x" }), 40648);
-        let token = Token {
+        let token = ResumeToken {
             ts: 7,
             place: TokenPlace::Event { at: 1, fragment: 0 },
             uuid: [3; 16],
         };
         let whole = token.hex();
         for cut in (2..whole.len() - 2).step_by(2) {
-            let read = Token::parse(bson::doc! { "_data": &whole[..cut] }.as_doc().as_val());
+            let read = ResumeToken::parse(bson::doc! { "_data": &whole[..cut] }.as_doc().as_val());
             assert_eq!(
                 read.unwrap_err().failure().unwrap().code.0,
                 15,
@@ -290,16 +290,16 @@ mod tests {
         // MongoDB's own, of an event and of a mark.
         let event = "8265A0000000000001\
                      2B022C0100296E5A1004D5B1F1A9C7E64F0FA1E3B1C2D3E4F506463C5F6964003C6F7065726174696F6E54797065003C";
-        let refused = Token::parse(bson::doc! { "_data": event }.as_doc().as_val());
+        let refused = ResumeToken::parse(bson::doc! { "_data": event }.as_doc().as_val());
         let refused = refused.unwrap_err().into_error();
         assert_eq!(refused.code.0, 280);
         assert!(refused.labels.contains(&"NonResumableChangeStreamError"));
         let mark = bson::doc! { "_data": "8265A00000000000012B0229296E04" };
-        let read = Token::parse(mark.as_doc().as_val()).unwrap();
-        assert_eq!(read, Token::mark(0x65A0_0000_0000_0001));
+        let read = ResumeToken::parse(mark.as_doc().as_val()).unwrap();
+        assert_eq!(read, ResumeToken::mark(0x65A0_0000_0000_0001));
         for tolerated in [&whole[..whole.len() - 2], &format!("{whole}FF")] {
             let d = bson::doc! { "_data": tolerated };
-            assert_eq!(Token::parse(d.as_doc().as_val()).unwrap(), token);
+            assert_eq!(ResumeToken::parse(d.as_doc().as_val()).unwrap(), token);
         }
     }
 }

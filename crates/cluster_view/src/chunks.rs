@@ -194,7 +194,7 @@ impl<'c> Lock<'c> {
     /// Continues as the next holder: messages of a rolled-back move that are still on their way carry an
     /// earlier turn.
     pub fn take_turn(&self) -> Outcome<()> {
-        let mut change = Change::begin(self);
+        let mut change = MetadataChange::begin(self);
         change.update("locks", self.own(), lock::next_turn(millis()));
         change.commit()?;
         let before = self.shared.last.fetch_add(1, Ordering::Relaxed);
@@ -284,7 +284,7 @@ pub fn too_late(ns: &str, most: Option<Duration>) -> Error {
 }
 
 /// Writes to the metadata that are done all or not at all.
-pub struct Change<'c> {
+pub struct MetadataChange<'c> {
     cluster: &'c Cluster,
     /// The lock's last turn: of several moves at once, a later change has no earlier turn.
     turn: i64,
@@ -293,11 +293,11 @@ pub struct Change<'c> {
     _changing: ArcMutexGuard<RawMutex, ()>,
 }
 
-impl<'c> Change<'c> {
+impl<'c> MetadataChange<'c> {
     /// It fails unless the lock is held then.
-    pub fn begin(held: &Lock<'c>) -> Change<'c> {
+    pub fn begin(held: &Lock<'c>) -> MetadataChange<'c> {
         let changing = Mutex::lock_arc(&held.shared.changing);
-        let mut change = Change {
+        let mut change = MetadataChange {
             turn: held.shared.last.load(Ordering::Relaxed),
             cluster: held.cluster,
             writes: Vec::new(),
@@ -377,7 +377,7 @@ pub fn index_chunks(cluster: &Cluster) -> Outcome<()> {
 }
 
 /// Puts chunks in the place of others.
-pub fn replace(change: &mut Change<'_>, uuid: &[u8; 16], old: &[Chunk], new: &[Chunk]) {
+pub fn replace(change: &mut MetadataChange<'_>, uuid: &[u8; 16], old: &[Chunk], new: &[Chunk]) {
     for chunk in old {
         change.remove("chunks", doc! {"_id": chunk.id});
     }

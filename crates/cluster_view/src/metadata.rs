@@ -46,7 +46,7 @@ impl Unsharded {
     }
 
     /// On the primary shard of its database.
-    pub fn on_primary(primary: &DatabasePrimary) -> Unsharded {
+    pub fn on_primary(primary: &KnownPrimary) -> Unsharded {
         Unsharded {
             shard: primary.shard.clone(),
             database: primary.version,
@@ -57,7 +57,7 @@ impl Unsharded {
 
 /// A database's primary shard.
 #[derive(Clone)]
-pub struct DatabasePrimary {
+pub struct KnownPrimary {
     pub shard: Arc<str>,
     pub version: Option<DbVersion>,
 }
@@ -96,7 +96,7 @@ struct Known {
     shards: HashMap<String, Arc<ReplicaSet>>,
     /// The sets of before the cache was cleared: a set at the same address is reused.
     earlier: HashMap<String, Arc<ReplicaSet>>,
-    databases: HashMap<String, DatabasePrimary>,
+    databases: HashMap<String, KnownPrimary>,
     collections: HashMap<String, Placement>,
 }
 
@@ -325,7 +325,7 @@ impl Cluster {
     }
 
     /// The same with its version.
-    pub fn database_primary(&self, db: &str) -> Outcome<Option<DatabasePrimary>> {
+    pub fn database_primary(&self, db: &str) -> Outcome<Option<KnownPrimary>> {
         match self.known_database_primary(db) {
             Some(primary) => Ok(Some(primary)),
             None => self.refresh_database_primary(db),
@@ -333,16 +333,16 @@ impl Cluster {
     }
 
     /// The same, as far as it was read.
-    pub fn known_database_primary(&self, db: &str) -> Option<DatabasePrimary> {
+    pub fn known_database_primary(&self, db: &str) -> Option<KnownPrimary> {
         self.known.read().databases.get(db).cloned()
     }
 
     /// Reads anew where a database is.
-    pub fn refresh_database_primary(&self, db: &str) -> Outcome<Option<DatabasePrimary>> {
+    pub fn refresh_database_primary(&self, db: &str) -> Outcome<Option<KnownPrimary>> {
         let found = self.read_config("databases", doc! {"_id": db}.as_doc(), Doc::EMPTY)?;
         let primary = found.first().and_then(|d| {
             let version = d.get("version").and_then(Val::as_doc);
-            Some(DatabasePrimary {
+            Some(KnownPrimary {
                 shard: Arc::from(d.get("primary")?.as_str()?),
                 version: version.and_then(|v| DbVersion::parse(v).ok()),
             })

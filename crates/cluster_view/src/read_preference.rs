@@ -17,7 +17,7 @@ const WINDOW: Duration = Duration::from_millis(15);
 const LEAST_STALENESS_SECS: i64 = 90;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
+pub enum ReadMode {
     Primary,
     PrimaryPreferred,
     Secondary,
@@ -25,29 +25,29 @@ pub enum Mode {
     Nearest,
 }
 
-impl Mode {
-    const ALL: [(&'static str, Mode); 5] = [
-        ("primary", Mode::Primary),
-        ("primaryPreferred", Mode::PrimaryPreferred),
-        ("secondary", Mode::Secondary),
-        ("secondaryPreferred", Mode::SecondaryPreferred),
-        ("nearest", Mode::Nearest),
+impl ReadMode {
+    const ALL: [(&'static str, ReadMode); 5] = [
+        ("primary", ReadMode::Primary),
+        ("primaryPreferred", ReadMode::PrimaryPreferred),
+        ("secondary", ReadMode::Secondary),
+        ("secondaryPreferred", ReadMode::SecondaryPreferred),
+        ("nearest", ReadMode::Nearest),
     ];
 
-    fn named(name: &str) -> Option<Mode> {
-        let found = Mode::ALL.iter().find(|(n, _)| *n == name);
+    fn named(name: &str) -> Option<ReadMode> {
+        let found = ReadMode::ALL.iter().find(|(n, _)| *n == name);
         found.map(|(_, mode)| *mode)
     }
 
     fn name(self) -> &'static str {
-        let found = Mode::ALL.iter().find(|(_, mode)| *mode == self);
+        let found = ReadMode::ALL.iter().find(|(_, mode)| *mode == self);
         found.map_or("primary", |(name, _)| name)
     }
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReadPreference {
-    pub mode: Mode,
+    pub mode: ReadMode,
     /// Sets of tags; the first that some member has is the one that counts. None: any member.
     tags: Vec<DocBuf>,
     most_stale: Option<Duration>,
@@ -78,7 +78,7 @@ pub struct Seen {
 
 impl ReadPreference {
     pub const PRIMARY: ReadPreference = ReadPreference {
-        mode: Mode::Primary,
+        mode: ReadMode::Primary,
         tags: Vec::new(),
         most_stale: None,
     };
@@ -94,7 +94,7 @@ impl ReadPreference {
         };
         let mode = mode(d)?;
         let tags = tags(d)?;
-        if mode == Mode::Primary && !tags.is_empty() {
+        if mode == ReadMode::Primary && !tags.is_empty() {
             bail!(
                 BadValue,
                 "Only empty tags are allowed with primary read preference"
@@ -102,7 +102,7 @@ impl ReadPreference {
         }
         let hedge = d.get("hedge").and_then(Val::as_doc);
         let hedges = hedge.is_some_and(|h| h.get("enabled").is_none_or(Val::truthy));
-        if mode == Mode::Primary && hedges {
+        if mode == ReadMode::Primary && hedges {
             bail!(
                 InvalidOptions,
                 "cannot enable hedging for mode \"primary\" reads"
@@ -124,14 +124,14 @@ impl ReadPreference {
             self.tagged(members, fresh)
         };
         let chosen = match self.mode {
-            Mode::Primary => primaries,
-            Mode::PrimaryPreferred if !primaries.is_empty() => primaries,
-            Mode::PrimaryPreferred | Mode::Secondary => secondaries(),
-            Mode::SecondaryPreferred => match secondaries() {
+            ReadMode::Primary => primaries,
+            ReadMode::PrimaryPreferred if !primaries.is_empty() => primaries,
+            ReadMode::PrimaryPreferred | ReadMode::Secondary => secondaries(),
+            ReadMode::SecondaryPreferred => match secondaries() {
                 none if none.is_empty() => primaries,
                 some => some,
             },
-            Mode::Nearest => {
+            ReadMode::Nearest => {
                 let mut all = self.fresh(members, of(MemberKind::Secondary), between_looks);
                 all.extend(primaries);
                 self.tagged(members, all)
@@ -192,7 +192,7 @@ impl ReadPreference {
     }
 }
 
-fn mode(d: Doc<'_>) -> Fallible<Mode> {
+fn mode(d: Doc<'_>) -> Fallible<ReadMode> {
     let Some(given) = d.get("mode") else {
         bail!(
             40414,
@@ -206,7 +206,7 @@ fn mode(d: Doc<'_>) -> Fallible<Mode> {
             given.type_name()
         );
     };
-    Mode::named(name).ok_or_else(|| {
+    ReadMode::named(name).ok_or_else(|| {
         err!(
             BadValue,
             "Enumeration value '{name}' for field '$readPreference.mode' is not a valid value."
@@ -241,7 +241,7 @@ fn tags(d: Doc<'_>) -> Fallible<Vec<DocBuf>> {
     Ok(if any { Vec::new() } else { sets })
 }
 
-fn most_stale(d: Doc<'_>, mode: Mode) -> Fallible<Option<Duration>> {
+fn most_stale(d: Doc<'_>, mode: ReadMode) -> Fallible<Option<Duration>> {
     let Some(given) = d.get("maxStalenessSeconds").filter(|v| !v.is_nullish()) else {
         return Ok(None);
     };
@@ -255,7 +255,7 @@ fn most_stale(d: Doc<'_>, mode: Mode) -> Fallible<Option<Duration>> {
     if seconds == 0 || seconds == -1 {
         return Ok(None);
     }
-    if mode == Mode::Primary {
+    if mode == ReadMode::Primary {
         bail!(
             BadValue,
             "maxStalenessSeconds can not be set for the primary mode"

@@ -14,7 +14,7 @@ use crate::metadata::time_in;
 use crate::operation_time;
 
 use crate::operation_time::end_of_step;
-use crate::read_preference::{MemberKind, Mode, ReadPreference, Seen};
+use crate::read_preference::{MemberKind, ReadMode, ReadPreference, Seen};
 use crate::upstream;
 use crate::upstream::{Connection, Upstream, Wait, error_of, message, time_is_over};
 use crate::{Failure, Outcome};
@@ -262,7 +262,7 @@ impl ReplicaSet {
             holder.used = Instant::now();
             return Ok(holder.member.clone());
         }
-        if selection.preference.mode != Mode::Primary
+        if selection.preference.mode != ReadMode::Primary
             && let Some(after) = selection.after_cluster_time()
         {
             self.reach(after);
@@ -282,7 +282,7 @@ impl ReplicaSet {
     /// The same where nothing need be waited for: no cursor, and a member that is known.
     pub fn choose_now(&self, selection: &ServerSelection<'_>) -> Option<Arc<Member>> {
         let behind = || selection.after_cluster_time() > Some(self.time.load(Ordering::Relaxed));
-        let by_another = selection.preference.mode != Mode::Primary;
+        let by_another = selection.preference.mode != ReadMode::Primary;
         match selection.terms.cursor.is_some() || by_another && behind() {
             true => None,
             false => self.members.pick(&selection.preference),
@@ -719,7 +719,7 @@ impl Members {
     }
 
     fn pick(&self, preference: &ReadPreference) -> Option<Arc<Member>> {
-        if preference.mode == Mode::Primary {
+        if preference.mode == ReadMode::Primary {
             return self.primary();
         }
         let all = self.all.read();
@@ -903,31 +903,31 @@ mod tests {
         for (body, mode, cursor, repeatable) in [
             (
                 doc! {"find": "c", "$readPreference": secondary()},
-                Mode::Secondary,
+                ReadMode::Secondary,
                 None,
                 true,
             ),
             (
                 doc! {"insert": "c", "$readPreference": secondary()},
-                Mode::Primary,
+                ReadMode::Primary,
                 None,
                 false,
             ),
             (
                 doc! {"insert": "c", "txnNumber": 1i64},
-                Mode::Primary,
+                ReadMode::Primary,
                 None,
                 true,
             ),
             (
                 doc! {"find": "c", "autocommit": false, "$readPreference": secondary()},
-                Mode::Primary,
+                ReadMode::Primary,
                 None,
                 false,
             ),
             (
                 doc! {"aggregate": 1, "mergeTarget": "d.c", "$readPreference": secondary()},
-                Mode::Primary,
+                ReadMode::Primary,
                 None,
                 false,
             ),
@@ -937,19 +937,19 @@ mod tests {
                     "aggregate": "c", "$readPreference": secondary(),
                     "pipeline": bson::array![doc! {"$match": doc! {}}, doc! {"$merge": "d"}],
                 },
-                Mode::Primary,
+                ReadMode::Primary,
                 None,
                 false,
             ),
             (
                 doc! {"getMore": 7i64, "collection": "c"},
-                Mode::Primary,
+                ReadMode::Primary,
                 Some(7),
                 false,
             ),
             (
                 doc! {"killCursors": "c", "cursors": bson::array![8i64]},
-                Mode::Primary,
+                ReadMode::Primary,
                 Some(8),
                 false,
             ),

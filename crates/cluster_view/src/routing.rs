@@ -3,7 +3,7 @@
 //! Invariant: a shard that refuses a version has changed nothing, so the same is sent again when both
 //! agree. No wait is without limit.
 
-use crate::metadata::{Cluster, DatabasePrimary, Placement, Unsharded};
+use crate::metadata::{Cluster, KnownPrimary, Placement, Unsharded};
 use crate::operation_time;
 use crate::operation_time::end_of_step;
 use crate::replica_set::{Member, ReplicaSet, ServerSelection, Terms};
@@ -107,7 +107,7 @@ const FENCE_WAIT_MILLIS: i64 = 500;
 const OTHERS_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A command that a shard works at.
-pub struct UnderWay {
+pub struct SentCommand {
     message: Vec<u8>,
     sent: Outcome<Sent>,
 }
@@ -204,12 +204,12 @@ impl Cluster {
     pub fn agree_database<T>(
         &self,
         db: &str,
-        attempt: impl FnMut(Option<&DatabasePrimary>) -> Outcome<T>,
+        attempt: impl FnMut(Option<&KnownPrimary>) -> Outcome<T>,
     ) -> Outcome<T> {
         let belief =
-            |primary: &Option<DatabasePrimary>, _: &str| primary.as_ref().and_then(|p| p.version);
-        let teach = |primary: &Option<DatabasePrimary>, stale: &Stale| match primary {
-            Some(DatabasePrimary {
+            |primary: &Option<KnownPrimary>, _: &str| primary.as_ref().and_then(|p| p.version);
+        let teach = |primary: &Option<KnownPrimary>, stale: &Stale| match primary {
+            Some(KnownPrimary {
                 shard,
                 version: Some(version),
             }) => self.teach_database_primary(db, *version, shard, &stale.shard, None),
@@ -384,7 +384,7 @@ impl Cluster {
     }
 
     /// Has a shard begin; [`received`] waits for its end.
-    pub fn begin(&self, shard: &str, message: Vec<u8>) -> UnderWay {
+    pub fn begin(&self, shard: &str, message: Vec<u8>) -> SentCommand {
         let sent = self.shard(shard).and_then(|set| {
             let selection = ServerSelection::of(&message)?;
             let until = end_of_step(selection.most);
@@ -394,7 +394,7 @@ impl Cluster {
             let terms = selection.terms;
             Ok((set.clone(), member, terms, until, connection))
         });
-        UnderWay { message, sent }
+        SentCommand { message, sent }
     }
 
     /// Sends one command with its version to one shard.
@@ -455,7 +455,7 @@ impl Cluster {
 }
 
 /// The reply to a sent request.
-pub fn received(under_way: UnderWay) -> Outcome<DocBuf> {
+pub fn received(under_way: SentCommand) -> Outcome<DocBuf> {
     let (set, member, terms, until, connection) = under_way.sent?;
     let late = || set.is_late();
     let wait = Wait::to(until, &late);

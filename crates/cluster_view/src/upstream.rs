@@ -41,16 +41,16 @@ pub fn room_for(bytes: usize) -> usize {
 }
 
 /// Memory for a long reply, given back with this.
-pub struct Room(Option<(Arc<Control>, usize)>);
+pub struct ReplyRoom(Option<(Arc<Control>, usize)>);
 
-impl Room {
-    pub fn none() -> Room {
-        Room(None)
+impl ReplyRoom {
+    pub fn none() -> ReplyRoom {
+        ReplyRoom(None)
     }
 
     /// Memory that was taken already.
-    pub fn taken(control: &Arc<Control>, bytes: usize) -> Room {
-        Room(Some((control.clone(), bytes)))
+    pub fn taken(control: &Arc<Control>, bytes: usize) -> ReplyRoom {
+        ReplyRoom(Some((control.clone(), bytes)))
     }
 
     pub fn is_none(&self) -> bool {
@@ -59,9 +59,9 @@ impl Room {
 
     /// For a worker: waits for memory, within its operation's time. A holder gives some back, or is
     /// given up.
-    fn await_for(bytes: usize) -> Outcome<Room> {
+    fn await_for(bytes: usize) -> Outcome<ReplyRoom> {
         let Some(control) = BUDGET.get() else {
-            return Ok(Room::none());
+            return Ok(ReplyRoom::none());
         };
         if !control.in_flight.try_take(bytes) {
             let _waiting = control.waits();
@@ -69,11 +69,11 @@ impl Room {
                 operation_time::check()?;
             }
         }
-        Ok(Room::taken(control, bytes))
+        Ok(ReplyRoom::taken(control, bytes))
     }
 }
 
-impl Drop for Room {
+impl Drop for ReplyRoom {
     fn drop(&mut self) {
         if let Some((control, bytes)) = self.0.take() {
             control.in_flight.give(bytes);
@@ -349,7 +349,7 @@ impl Connection {
                 Parsed::Reply(reply) => return Ok(reply),
                 Parsed::Lacks { bytes } => {
                     if room.is_none() && have + bytes > SMALL_BYTES {
-                        room = Some(Room::await_for(room_for(have + bytes))?);
+                        room = Some(ReplyRoom::await_for(room_for(have + bytes))?);
                     }
                     if reply.len() < have + bytes {
                         reply.resize(have + bytes, 0);

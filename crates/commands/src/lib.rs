@@ -60,7 +60,7 @@ pub use crud::check_find_of_view;
 pub use crud::file_md5::{FileDigest, of_view as chunks_of_view};
 pub use crud::get_more::with_resumable_label;
 pub use ddl::create::uuid_mismatch;
-pub use executor::{CursorMemory, HeldDocuments, RemoteCollections, RemoteRows, Share};
+pub use executor::{CursorMemory, HeldDocuments, HeldKey, RemoteCollections, RemoteRows, Share};
 pub use for_router::{FailPoint, OneUpdate, RouterCursor, RouterPipeline, Step, Whose};
 pub use request::collation::given as given_collation;
 pub use request::transaction::is_transient;

@@ -137,11 +137,11 @@ impl Code {
 /// longer than what it holds when all is well, and hot paths do not move room for errors that
 /// hardly ever come.
 #[derive(Clone, Debug)]
-pub struct Error(Box<Failure>);
+pub struct Error(Box<ErrorParts>);
 
 /// The parts of an [`Error`].
 #[derive(Clone, Debug)]
-pub struct Failure {
+pub struct ErrorParts {
     pub code: Code,
     pub message: String,
     /// `errorLabels` of the reply.
@@ -178,7 +178,7 @@ pub type Fallible<T, E = Error> = Result<T, E>;
 
 impl Error {
     pub fn new(code: Code, message: impl Into<String>) -> Error {
-        Error(Box::new(Failure {
+        Error(Box::new(ErrorParts {
             code,
             message: message.into(),
             labels: Vec::new(),
@@ -296,17 +296,17 @@ impl fmt::Display for Stop {
 impl std::error::Error for Stop {}
 
 impl std::ops::Deref for Error {
-    type Target = Failure;
+    type Target = ErrorParts;
 
     #[inline]
-    fn deref(&self) -> &Failure {
+    fn deref(&self) -> &ErrorParts {
         &self.0
     }
 }
 
 impl std::ops::DerefMut for Error {
     #[inline]
-    fn deref_mut(&mut self) -> &mut Failure {
+    fn deref_mut(&mut self) -> &mut ErrorParts {
         &mut self.0
     }
 }

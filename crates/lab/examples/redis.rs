@@ -1,4 +1,4 @@
-//! A worked example of adding a database: Redis, as one file that implements `Target` and `Dialect`.
+//! A worked example of adding a database: Redis, as one file that implements `TargetDatabase` and `Dialect`.
 //!
 //! ```sh
 //! redis-server --port 6399 --bind 127.0.0.1 --save '' &
@@ -8,10 +8,10 @@
 //! scheme. A record is a hash under its key; the keys are also in a sorted set, for scans. What to mind is marked (1)–(5).
 
 use lab::fault::{Fault, Result, target as lost};
-use lab::report::{Sizes, TargetInfo};
+use lab::report::{CollectionSizes, TargetInfo};
 use lab::targets::mark::{self, Owner};
-use lab::targets::{Answer, Cells, Dialect, Stream, Table, Target, Url};
-use lab::terms::Durability;
+use lab::targets::{ByteStrings, Dialect, ReplyCounts, Stream, Table, TargetDatabase, Url};
+use lab::terms::WriteDurability;
 use lab::ycsb::session::StepPlan;
 use lab::ycsb::{Properties, Session, Spec, scenario};
 use lab::{sheets, show};
@@ -82,7 +82,7 @@ fn number(reply: &[u8]) -> u64 {
 
 const MARK: &[u8] = b"made by pando lab";
 
-impl Target for Redis {
+impl TargetDatabase for Redis {
     fn url(&self) -> &str {
         &self.url.text
     }
@@ -139,17 +139,17 @@ impl Target for Redis {
         Ok(number(&self.ask(&[b"ZCARD", table.name.as_bytes()])?))
     }
 
-    fn sizes(&self, table: &Table, at: f64) -> Result<Sizes> {
-        Ok(Sizes {
+    fn sizes(&self, table: &Table, at: f64) -> Result<CollectionSizes> {
+        Ok(CollectionSizes {
             at,
             documents: self.count(table)?,
-            ..Sizes::default()
+            ..CollectionSizes::default()
         })
     }
 
     // (4) Refuse what the database cannot promise, instead of measuring something else under its name.
-    fn dialect(&self, table: &Arc<Table>, durability: Durability) -> Result<Box<dyn Dialect>> {
-        if durability != Durability::W1 {
+    fn dialect(&self, table: &Arc<Table>, durability: WriteDurability) -> Result<Box<dyn Dialect>> {
+        if durability != WriteDurability::W1 {
             return Err(Fault::Usage(
                 "Redis is measured with --durability w1".into(),
             ));
@@ -172,7 +172,7 @@ impl Dialect for Talk {
         Ok((Stream::from(self.url.host.connect()?), 0))
     }
 
-    fn insert(&mut self, rows: &Cells, out: &mut Vec<u8>) {
+    fn insert(&mut self, rows: &ByteStrings, out: &mut Vec<u8>) {
         let width = self.table.fields.len() + 1;
         command(out, &[b"MULTI"]);
         for first in (0..rows.len()).step_by(width) {
@@ -200,7 +200,7 @@ impl Dialect for Talk {
         }
     }
 
-    fn update(&mut self, key: &[u8], first: usize, values: &Cells, out: &mut Vec<u8>) {
+    fn update(&mut self, key: &[u8], first: usize, values: &ByteStrings, out: &mut Vec<u8>) {
         let mut words: Vec<&[u8]> = vec![b"HSET", key];
         for (i, v) in values.iter().enumerate() {
             words.extend([self.table.fields[first + i].as_bytes(), v]);
@@ -245,7 +245,7 @@ impl Dialect for Talk {
     }
 
     // (6) Say what the reply holds as it is: the workload decides whether that is right.
-    fn answer(&self, reply: &[u8], _id: i32) -> Result<Answer> {
+    fn answer(&self, reply: &[u8], _id: i32) -> Result<ReplyCounts> {
         let last = reply
             .windows(2)
             .rposition(|w| w == b"\n*")
@@ -266,12 +266,12 @@ impl Dialect for Talk {
         let nothing = last.get(values..).is_some_and(|v| v.starts_with(b"$-1"));
         Ok(match last.first() {
             // EXEC: two replies a record. HMGET: the fields of one record, or nothing but nulls.
-            Some(b'*') if reply.starts_with(b"+") => Answer {
+            Some(b'*') if reply.starts_with(b"+") => ReplyCounts {
                 rows: 0,
                 affected: n / 2,
             },
-            Some(b'*') if nothing => Answer::default(),
-            Some(b'*') => Answer {
+            Some(b'*') if nothing => ReplyCounts::default(),
+            Some(b'*') => ReplyCounts {
                 rows: if n == self.table.fields.len() as u64 + 1 || n == 2 {
                     1
                 } else {
@@ -280,7 +280,7 @@ impl Dialect for Talk {
                 affected: 0,
             },
             // HSET on a hash that is there adds no field: 0.
-            _ => Answer {
+            _ => ReplyCounts {
                 rows: 0,
                 affected: 1,
             },
@@ -288,7 +288,7 @@ impl Dialect for Talk {
     }
 
     /// The values of HMGET: the key, which each hash holds too, then the fields. Samples are compared whole.
-    fn rows(&self, reply: &[u8], _id: i32, into: &mut Cells) -> Result<()> {
+    fn rows(&self, reply: &[u8], _id: i32, into: &mut ByteStrings) -> Result<()> {
         let cut = |_| Fault::Target("a reply cut short".into());
         let mut at = reply
             .windows(2)
@@ -320,7 +320,7 @@ fn main() -> Result<()> {
     let mut p = Properties::default();
     p.add_text(scenario::find("C.S1").unwrap_or_default())?;
     p.set("recordcount", 20_000);
-    let mut session = Session::open(target, "load", Spec::new(&p)?.0, Durability::W1)?;
+    let mut session = Session::open(target, "load", Spec::new(&p)?.0, WriteDurability::W1)?;
     let plan = StepPlan {
         limit: None,
         ..StepPlan::timed(8, Duration::ZERO)

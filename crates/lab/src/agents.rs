@@ -16,9 +16,9 @@
 use crate::fault::{Fault, Result, target};
 use crate::fleet::INTERRUPTED;
 use crate::progress::say;
-use crate::report::Step;
+use crate::report::MeasuredStep;
 use crate::targets::{self, without_password};
-use crate::terms::Durability;
+use crate::terms::WriteDurability;
 use crate::ycsb::session::StepPlan;
 use crate::ycsb::{Properties, Session, Spec};
 use clap::ValueEnum;
@@ -84,7 +84,7 @@ pub struct Job {
 #[derive(Serialize, Deserialize)]
 enum Message {
     Ready,
-    Done(Box<Step>),
+    Done(Box<MeasuredStep>),
     Failed(String),
 }
 
@@ -173,7 +173,7 @@ fn serve(mut stream: TcpStream, secret: &str) -> Result<()> {
     send(&mut stream, &said)
 }
 
-fn work(job: &Job, stream: &mut TcpStream, mut from: BufReader<TcpStream>) -> Result<Step> {
+fn work(job: &Job, stream: &mut TcpStream, mut from: BufReader<TcpStream>) -> Result<MeasuredStep> {
     let mut session = job.session()?;
     send(stream, &Message::Ready)?;
     // The others may take their time.
@@ -237,7 +237,7 @@ impl Job {
         {
             return Err(Fault::Usage("a job that makes no sense".into()));
         }
-        let durability = Durability::from_str(&self.durability, true).map_err(Fault::Usage)?;
+        let durability = WriteDurability::from_str(&self.durability, true).map_err(Fault::Usage)?;
         let mut session = Session::open(targets::open(&self.url)?, &self.name, spec, durability)?;
         session.quiet = true;
         session.seed = self.seed;
@@ -272,7 +272,7 @@ impl Agents {
         properties: &Properties,
         load: bool,
         plan: StepPlan,
-    ) -> Result<Step> {
+    ) -> Result<MeasuredStep> {
         let secret = read_secret(self.agents_secret.as_deref())?;
         let of = self.agents.len();
         if plan.connections < of {
@@ -323,7 +323,7 @@ impl Agents {
         let spent = spent
             .zip(session.info.cpu_time())
             .map(|(b, a)| a.saturating_sub(b));
-        let mut step = Step::together(steps)?;
+        let mut step = MeasuredStep::together(steps)?;
         step.server_cpu_us = spent.map(|s| s.as_secs_f64() * 1e6 / step.operations.max(1) as f64);
         let inserted = match load || session.spec.only_inserts() {
             true => step.operations,
@@ -336,7 +336,7 @@ impl Agents {
     }
 
     /// All agents ready, then all at once; what each measured.
-    fn together(&self, jobs: &[Job], plan: StepPlan) -> Result<Vec<Step>> {
+    fn together(&self, jobs: &[Job], plan: StepPlan) -> Result<Vec<MeasuredStep>> {
         let mut all = Vec::new();
         for (agent, job) in self.agents.iter().zip(jobs) {
             let mut stream = connect(agent)?;
@@ -396,7 +396,7 @@ mod tests {
         let step = |rate: f64, us: u64| {
             let mut h = histogram();
             h.record_n(us * 1000, 900).unwrap();
-            let mut s = Step::example("C.S5", "P", 4, rate);
+            let mut s = MeasuredStep::example("C.S5", "P", 4, rate);
             (s.operations, s.seconds) = (900, 10.0);
             s.client_cpu_us = us as f64;
             s.latency.insert("READ".into(), Latency::of(&h));
@@ -408,7 +408,8 @@ mod tests {
             });
             s
         };
-        let all = Step::together(vec![step(90.0, 100), step(90.0, 100), step(90.0, 9000)]).unwrap();
+        let all = MeasuredStep::together(vec![step(90.0, 100), step(90.0, 100), step(90.0, 9000)])
+            .unwrap();
         assert_eq!(
             (all.operations, all.connections, all.per_second),
             (2700, 12, 270.0)
@@ -428,7 +429,7 @@ mod tests {
             (11, 270, 9)
         );
         assert!((all.client_cpu_us - 3066.7).abs() < 1.0);
-        assert!(Step::together(Vec::new()).is_err());
+        assert!(MeasuredStep::together(Vec::new()).is_err());
     }
 
     #[test]

@@ -4,20 +4,20 @@
 //! The clients take turns, so that what else the machine does meets both, and are compared by CPU time.
 
 use crate::bench::place::NullProcess;
-use crate::connection::Address;
+use crate::connection::MongoAddress;
 use crate::fault::Result;
 use crate::fleet::{Fleet, RunOutcome, catch_interrupts, interrupted};
-use crate::lane::{Issued, Workload};
+use crate::lane::{Issued, Judged, Numbered, Workload};
 use crate::measure::median;
 use crate::null::Form;
 use crate::output::{Journal, Output, Page};
-use crate::process::{self, Placement};
+use crate::process::{self, CorePlacement};
 use crate::progress::say;
-use crate::report::{CLIENT_BAR, Check, Draft, Step};
+use crate::report::{CLIENT_BAR, CheckedFigure, Draft, MeasuredStep};
 use crate::request::{Template, find_by_id};
-use crate::targets::Target;
+use crate::targets::TargetDatabase;
 use crate::targets::mongodb::MongoDb;
-use crate::terms::{Durability, duration, positive};
+use crate::terms::{WriteDurability, duration, positive};
 use crate::ycsb::{Shared, Spec, YcsbClient, YcsbPhase, scenario};
 use bson::Doc;
 use std::sync::Arc;
@@ -53,7 +53,7 @@ pub fn main(args: Args) -> Result<bool> {
     catch_interrupts();
     positive("--connections", &args.connections)?;
     let spec = scenario::spec(&args.workload, None)?;
-    let placement = Placement::new(args.server_core, args.client_core)?;
+    let placement = CorePlacement::new(args.server_core, args.client_core)?;
     placement.pin_client()?;
     let mut draft = Draft::new("calibrate", &args.workload);
     draft.set("server_core", placement.server);
@@ -79,7 +79,7 @@ pub fn main(args: Args) -> Result<bool> {
             if form == Form::Threads && spec.proportions()[1..] == [0.0; 5] {
                 let ratio = against_null_client(&null, connections, &spec, args.duration)?;
                 let name = format!("client's CPU a point read, {connections} connection(s)");
-                let check = Check::at_most(&name, ratio, "× null client", CLIENT_BAR);
+                let check = CheckedFigure::at_most(&name, ratio, "× null client", CLIENT_BAR);
                 draft.check(check.note("median of the turns"));
             }
             journal.save(&draft);
@@ -99,11 +99,11 @@ fn against_null_client(
     spec: &Spec,
     limit: Duration,
 ) -> Result<f64> {
-    let target = MongoDb::at(Address::local(null.port));
+    let target = MongoDb::at(MongoAddress::local(null.port));
     let mut client = client(&target, connections, spec)?;
     let id = bson::Value::from("user6284781860667377211");
     let request = find_by_id("lab", &spec.table, id.as_val(), None);
-    let address = Address::local(null.port);
+    let address = MongoAddress::local(null.port);
     let mut null_client = Fleet::connect(&address, connections, 1, |_, _| Null(request.clone()))?;
     let turn = (limit / TURNS).max(SHORTEST);
     let mut ratios = Vec::new();
@@ -135,11 +135,11 @@ impl Workload for Null {
         Some(Issued::plain(1, 0))
     }
 
-    fn reply(&mut self, _: &Issued, _: Doc<'_>, _: &mut Vec<u8>) -> Result<Option<Issued>> {
+    fn reply(&mut self, _: &Issued, _: Doc<'_>, _: &mut Vec<u8>) -> Judged {
         Ok(None)
     }
 
-    fn message(&mut self, _: &Issued, _: &[u8], _: i32, _: &mut Vec<u8>) -> Result<Option<Issued>> {
+    fn message(&mut self, _: &Issued, _: Numbered<'_>, _: &mut Vec<u8>) -> Judged {
         Ok(None)
     }
 }
@@ -149,7 +149,7 @@ fn client(target: &MongoDb, connections: usize, spec: &Spec) -> Result<Fleet<Ycs
     let mut shared = Shared::new(
         spec.clone(),
         "lab",
-        Durability::W1,
+        WriteDurability::W1,
         YcsbPhase::Run,
         u64::MAX,
         1,
@@ -157,9 +157,9 @@ fn client(target: &MongoDb, connections: usize, spec: &Spec) -> Result<Fleet<Ycs
     if let Some(s) = Arc::get_mut(&mut shared) {
         s.verify = false;
     }
-    let dialect = target.dialect(&shared.table, Durability::W1)?;
+    let dialect = target.dialect(&shared.table, WriteDurability::W1)?;
     Fleet::through(&*dialect, connections, 1, |i, n| {
-        let dialect = target.dialect(&shared.table, Durability::W1)?;
+        let dialect = target.dialect(&shared.table, WriteDurability::W1)?;
         Ok(YcsbClient::new(&shared, dialect, i, n))
     })
 }
@@ -170,13 +170,13 @@ fn measure(
     connections: usize,
     spec: &Spec,
     limit: Duration,
-) -> Result<Step> {
-    let target = MongoDb::at(Address::local(null.port));
+) -> Result<MeasuredStep> {
+    let target = MongoDb::at(MongoAddress::local(null.port));
     let mut fleet = client(&target, connections, spec)?;
     fleet.run_quietly(Some(limit / 4))?;
     let before = null.pid().and_then(process::cpu_time);
     let outcome = fleet.run_quietly(Some(limit))?;
     let after = null.pid().and_then(process::cpu_time);
     let spent = before.zip(after).map(|(b, a)| a.saturating_sub(b));
-    Ok(Step::new(name, connections, 1, &outcome, spent))
+    Ok(MeasuredStep::new(name, connections, 1, &outcome, spent))
 }

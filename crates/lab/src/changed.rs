@@ -31,7 +31,7 @@ pub fn is_allowed() -> bool {
 
 /// A setting as it was.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Setting {
+pub struct ChangedSetting {
     /// With its password: the file is its owner's only.
     pub url: String,
     pub name: String,
@@ -39,12 +39,12 @@ pub struct Setting {
 }
 
 /// What this run has changed, with the files that say so.
-static CHANGED: Mutex<Vec<(Setting, PathBuf, File)>> = Mutex::new(Vec::new());
+static CHANGED: Mutex<Vec<(ChangedSetting, PathBuf, File)>> = Mutex::new(Vec::new());
 
 /// To be called before a setting is changed. Of one that is changed again the first value counts.
-pub fn remember(setting: Setting) -> Result<()> {
+pub fn remember(setting: ChangedSetting) -> Result<()> {
     let mut changed = CHANGED.lock().unwrap_or_else(|e| e.into_inner());
-    let is_same = |s: &Setting| s.url == setting.url && s.name == setting.name;
+    let is_same = |s: &ChangedSetting| s.url == setting.url && s.name == setting.name;
     if changed.iter().any(|(s, _, _)| is_same(s)) {
         return Ok(());
     }
@@ -69,7 +69,7 @@ pub fn restore_left() {
     }
 }
 
-fn set_back(setting: &Setting, path: &Path) {
+fn set_back(setting: &ChangedSetting, path: &Path) {
     let told = format!("{} = {}", setting.name, setting.value);
     let place = targets::without_password(&setting.url);
     match targets::set_back(setting) {
@@ -105,7 +105,7 @@ fn folder() -> Result<PathBuf> {
 const PREFIX: &str = "changed-";
 
 /// Locked and on the disk before it has the name that others look for.
-fn write(folder: &Path, setting: &Setting) -> Result<(PathBuf, File)> {
+fn write(folder: &Path, setting: &ChangedSetting) -> Result<(PathBuf, File)> {
     static FILES: AtomicU32 = AtomicU32::new(0);
     let n = FILES.fetch_add(1, Ordering::Relaxed);
     let name = format!("{PREFIX}{}-{n}.json", std::process::id());
@@ -128,7 +128,7 @@ fn write(folder: &Path, setting: &Setting) -> Result<(PathBuf, File)> {
 }
 
 /// What dead runs have left; each is ours as long as the file is held.
-fn left(folder: &Path) -> Vec<(Setting, PathBuf, File)> {
+fn left(folder: &Path) -> Vec<(ChangedSetting, PathBuf, File)> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let paths = entries.map(|e| e.path()).filter(|p| {
         let name = p.file_name().unwrap_or_default().to_string_lossy();
@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn what_a_living_run_has_changed_is_left_to_it() {
         let dir = tempfile::tempdir().unwrap();
-        let setting = Setting {
+        let setting = ChangedSetting {
             url: "mysql://root@127.0.0.1:1/".into(),
             name: "innodb_flush_log_at_trx_commit".into(),
             value: "1".into(),

@@ -10,14 +10,13 @@ use bson::{Doc, DocBuf, Val, doc};
 use outgoing::{Converse, MongoTarget};
 use std::io::{Read, Write};
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
 
 /// The product's name of the null server, whose records are all the same.
 pub const NULL_SERVER: &str = "null server";
 
 /// A server by its address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Address {
+pub struct MongoAddress {
     /// As it may be shown: without the password.
     pub url: String,
     /// The database that the URL names.
@@ -25,47 +24,35 @@ pub struct Address {
     target: MongoTarget,
 }
 
-impl Address {
+impl MongoAddress {
     /// `mongodb://[user:password@]host[:port][/database][?options]`; one host, or the path of a socket.
     /// Options that say nothing about the login and TLS are ignored.
-    pub fn parse(url: &str) -> Result<Address> {
+    pub fn parse(url: &str) -> Result<MongoAddress> {
         let target = MongoTarget::parse(url)?;
-        Ok(Address {
+        Ok(MongoAddress {
             url: target.url.text.clone(),
             database: target.url.database.clone(),
             target,
         })
     }
 
-    pub fn local(port: u16) -> Address {
+    pub fn local(port: u16) -> MongoAddress {
         let addr = SocketAddr::from(([127, 0, 0, 1], port));
         let target = MongoTarget::plain(addr);
-        Address {
+        MongoAddress {
             url: target.url.text.clone(),
             database: None,
             target,
         }
     }
 
-    pub fn connect(&self) -> Result<Connection> {
-        Connection::open(&self.target)
-    }
-
-    /// Connects again and again until the server answers or `patience` is over.
-    pub fn wait_ready(&self, patience: Duration) -> Result<Connection> {
-        let deadline = Instant::now() + patience;
-        loop {
-            match self.connect() {
-                Ok(c) => return Ok(c),
-                Err(e) if Instant::now() > deadline => return Err(e),
-                Err(_) => std::thread::sleep(Duration::from_millis(1)),
-            }
-        }
+    pub fn connect(&self) -> Result<MongoConnection> {
+        MongoConnection::open(&self.target)
     }
 }
 
 /// A connection that has said `hello`, and its server.
-pub struct Connection {
+pub struct MongoConnection {
     stream: Stream,
     /// As it may be shown.
     shown: String,
@@ -76,7 +63,7 @@ pub struct Connection {
     pub hello: DocBuf,
 }
 
-impl Converse for Connection {
+impl Converse for MongoConnection {
     type Failure = Fault;
 
     fn ask(&mut self, db: &str, command: Doc<'_>) -> Result<DocBuf> {
@@ -96,7 +83,7 @@ fn first_of_batch(reply: Doc<'_>) -> Option<Doc<'_>> {
 }
 
 /// A socket with `hello` said on it, and the answer.
-pub fn handshake(address: &Address) -> Result<(Stream, DocBuf)> {
+pub fn handshake(address: &MongoAddress) -> Result<(Stream, DocBuf)> {
     let c = address.connect()?;
     Ok((c.stream, c.hello))
 }
@@ -113,9 +100,9 @@ pub(crate) fn read_some(stream: &mut impl Read, buf: &mut [u8]) -> std::io::Resu
     }
 }
 
-impl Connection {
-    pub fn open(target: &MongoTarget) -> Result<Connection> {
-        let mut c = Connection {
+impl MongoConnection {
+    pub fn open(target: &MongoTarget) -> Result<MongoConnection> {
+        let mut c = MongoConnection {
             stream: target.connect()?,
             shown: target.url.host.to_string(),
             local: target.url.host.is_local(),
@@ -344,14 +331,6 @@ impl Connection {
         };
         (product.into(), version)
     }
-
-    /// A document's field, for callers that only want one number of a command.
-    pub fn number(&mut self, db: &str, body: Doc<'_>, field: &str) -> Result<f64> {
-        let reply = self.command(db, body)?;
-        let number = reply.get(field).and_then(Val::to_f64);
-        number
-            .ok_or_else(|| Fault::Target(format!("no {field} in {}", reply::brief(reply.as_doc()))))
-    }
 }
 
 #[cfg(test)]
@@ -360,17 +339,17 @@ mod tests {
 
     #[test]
     fn urls() {
-        let t = Address::parse("mongodb://127.0.0.1:27099/ycsb?w=1").unwrap();
-        let host = |t: &Address| t.target.url.host.to_string();
+        let t = MongoAddress::parse("mongodb://127.0.0.1:27099/ycsb?w=1").unwrap();
+        let host = |t: &MongoAddress| t.target.url.host.to_string();
         assert_eq!(host(&t), "127.0.0.1:27099");
         assert_eq!(t.database.as_deref(), Some("ycsb"));
-        let t = Address::parse("mongodb://u:secret@127.0.0.1/?w=1").unwrap();
+        let t = MongoAddress::parse("mongodb://u:secret@127.0.0.1/?w=1").unwrap();
         assert!(t.target.login.is_some() && !format!("{t:?}").contains("secret"));
-        let t = Address::parse("mongodb://localhost").unwrap();
+        let t = MongoAddress::parse("mongodb://localhost").unwrap();
         assert!(host(&t).ends_with(":27017") && t.database.is_none());
-        let t = Address::parse("mongodb://[::1]/").unwrap();
+        let t = MongoAddress::parse("mongodb://[::1]/").unwrap();
         assert_eq!(host(&t), "[::1]:27017");
-        let t = Address::parse("mongodb://%2Ftmp%2Fmongodb-27017.sock").unwrap();
+        let t = MongoAddress::parse("mongodb://%2Ftmp%2Fmongodb-27017.sock").unwrap();
         assert_eq!(host(&t), "/tmp/mongodb-27017.sock");
         for bad in [
             "localhost",
@@ -382,7 +361,10 @@ mod tests {
             "mongodb://",
             "mongodb://127.0.0.1:99999",
         ] {
-            assert!(matches!(Address::parse(bad), Err(Fault::Usage(_))), "{bad}");
+            assert!(
+                matches!(MongoAddress::parse(bad), Err(Fault::Usage(_))),
+                "{bad}"
+            );
         }
     }
 }

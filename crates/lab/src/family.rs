@@ -4,20 +4,20 @@
 //! Each row that was measured several times has a paired t-test on logarithms; Holm's procedure (S. Holm, "A simple sequentially
 //! rejective multiple test procedure", 1979) bounds the chance that any of them is wrong.
 
-use crate::rates::{Ratio, Word};
+use crate::rates::{Ratio, RatioWord};
 
 /// The chance that a page of equals names a winner.
 const LEVEL: f64 = 0.05;
 
 /// The decision on each ratio, in their order. Those without repeats stay open.
-pub fn decided(ratios: &[Ratio]) -> Vec<Word> {
+pub fn decided(ratios: &[Ratio]) -> Vec<RatioWord> {
     let mut tested: Vec<(usize, f64)> = ratios
         .iter()
         .enumerate()
         .filter_map(|(i, r)| Some((i, r.chance?)))
         .collect();
     tested.sort_by(|a, b| a.1.total_cmp(&b.1));
-    let mut words = vec![Word::Open; ratios.len()];
+    let mut words = vec![RatioWord::Open; ratios.len()];
     for (rank, (i, chance)) in tested.iter().enumerate() {
         let left = (tested.len() - rank) as f64;
         if *chance > LEVEL / left {
@@ -25,9 +25,9 @@ pub fn decided(ratios: &[Ratio]) -> Vec<Word> {
         }
         if let (Some(word), Some(r)) = (words.get_mut(*i), ratios.get(*i)) {
             *word = if r.value > 1.0 {
-                Word::Faster
+                RatioWord::Faster
             } else {
-                Word::Slower
+                RatioWord::Slower
             };
         }
     }
@@ -112,7 +112,12 @@ mod tests {
             .collect()
     }
 
-    fn winners(pages: usize, repeats: usize, factor: f64, is: impl Fn(&[Word]) -> bool) -> usize {
+    fn winners(
+        pages: usize,
+        repeats: usize,
+        factor: f64,
+        is: impl Fn(&[RatioWord]) -> bool,
+    ) -> usize {
         let mut rng = Rng::new(7);
         (0..pages)
             .filter(|_| is(&decided(&page(&mut rng, 16, repeats, factor))))
@@ -121,7 +126,7 @@ mod tests {
 
     #[test]
     fn pages_of_equals_name_a_winner_in_one_of_twenty_at_most() {
-        let any = |words: &[Word]| words.iter().any(|w| *w != Word::Open);
+        let any = |words: &[RatioWord]| words.iter().any(|w| *w != RatioWord::Open);
         let named = winners(2000, 3, 1.0, any);
         assert!(named <= 2000 / 20 + 30, "{named} of 2000");
         // Row by row more than half of the pages do.
@@ -130,7 +135,7 @@ mod tests {
             .filter(|_| {
                 page(&mut rng, 16, 3, 1.0)
                     .iter()
-                    .any(|r| r.word() != Word::Open)
+                    .any(|r| r.word() != RatioWord::Open)
             })
             .count();
         assert!(by_row > 80, "{by_row} of 200");
@@ -138,8 +143,9 @@ mod tests {
 
     #[test]
     fn what_is_slower_by_a_fifth_is_found() {
-        let slower =
-            |words: &[Word]| words.contains(&Word::Slower) && !words.contains(&Word::Faster);
+        let slower = |words: &[RatioWord]| {
+            words.contains(&RatioWord::Slower) && !words.contains(&RatioWord::Faster)
+        };
         let found = winners(200, 5, 0.8, slower);
         assert!(found >= 190, "{found} of 200");
     }

@@ -1,11 +1,11 @@
 //! All lanes of a run together: threads, one sample a second, and what came out in the end.
 
-use crate::connection::{Address, handshake};
+use crate::connection::{MongoAddress, handshake};
 use crate::fault::{Fault, Result};
 use crate::host::Ticks;
-use crate::lane::{Lane, LaneOutcome, Pace, Workload};
+use crate::lane::{Lane, LaneOutcome, OpenLoopPace, Workload};
 use crate::measure::{Sample, Single, Tick, histogram};
-use crate::process::{Counters, cpu_time_of, give_way};
+use crate::process::{ProcessCounters, cpu_time_of, give_way};
 use crate::progress::Progress;
 use crate::targets::Dialect;
 use hdrhistogram::Histogram;
@@ -109,7 +109,7 @@ pub struct RunOutcome {
     /// What the whole machine did meanwhile.
     pub machine: Ticks,
     /// What the server's processes counted meanwhile, where they are known.
-    pub counters: Option<Counters>,
+    pub counters: Option<ProcessCounters>,
     /// Of an open loop: times from the sending on, by kind.
     pub served: Vec<(&'static str, Histogram<u64>)>,
     /// Each operation by itself, where that is wanted, in no order.
@@ -181,7 +181,7 @@ pub struct Fleet<W> {
 impl<W: Workload> Fleet<W> {
     /// `make(i, n)` gives the workload of lane `i` of `n`.
     pub fn connect(
-        target: &Address,
+        target: &MongoAddress,
         connections: usize,
         threads: usize,
         mut make: impl FnMut(usize, usize) -> W,
@@ -215,16 +215,11 @@ impl<W: Workload> Fleet<W> {
         Ok(Fleet { lanes })
     }
 
-    /// Makes the loop open: `rate` operations a second in all. `None` closes it again.
-    pub fn set_pace(&mut self, rate: Option<f64>, poisson: bool) {
-        self.set_ramp(rate, None, poisson);
-    }
-
-    /// The same with a rate that moves evenly to another one.
+    /// Makes the loop open: `rate` operations a second in all, which may move evenly to another rate. `None` closes it again.
     pub fn set_ramp(&mut self, rate: Option<f64>, ramp: Option<(f64, Duration)>, poisson: bool) {
         let lanes = self.lanes.len() as f64;
         for (i, lane) in self.lanes.iter_mut().enumerate() {
-            lane.pace = rate.map(|r| Pace {
+            lane.pace = rate.map(|r| OpenLoopPace {
                 rate: r / lanes,
                 ramp: ramp.map(|(end, over)| (end / lanes, over)),
                 poisson,
@@ -308,14 +303,14 @@ impl<W: Workload> Fleet<W> {
         observe: &mut dyn FnMut(&Sample),
     ) -> Result<(RunOutcome, Option<Duration>)> {
         let pids = progress.pids().to_vec();
-        let counted = Counters::of(&pids);
+        let counted = ProcessCounters::of(&pids);
         let before = cpu_time_of(&pids);
         let mut outcome = self.run(limit, &mut |s| {
             progress.sample(s);
             observe(s);
         })?;
         let spent = before.zip(cpu_time_of(&pids));
-        let counters = counted.zip(Counters::of(&pids));
+        let counters = counted.zip(ProcessCounters::of(&pids));
         outcome.counters = counters.map(|(before, after)| after.since(before));
         Ok((outcome, spent.map(|(b, a)| a.saturating_sub(b))))
     }
@@ -391,7 +386,7 @@ impl Window {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lane::Issued;
+    use crate::lane::{Issued, Judged};
     use crate::process::gives_way;
     use bson::Doc;
 
@@ -408,7 +403,7 @@ mod tests {
             None
         }
 
-        fn reply(&mut self, _: &Issued, _: Doc<'_>, _: &mut Vec<u8>) -> Result<Option<Issued>> {
+        fn reply(&mut self, _: &Issued, _: Doc<'_>, _: &mut Vec<u8>) -> Judged {
             Ok(None)
         }
     }
@@ -420,7 +415,7 @@ mod tests {
         let open = || Ok((Stream::from(std::net::TcpStream::connect(to).unwrap()), 0));
         for rate in [None, Some(10.0)] {
             let mut fleet = Fleet::over(&open, 2, 2, |_, _| Ok(Witness(None))).unwrap();
-            fleet.set_pace(rate, false);
+            fleet.set_ramp(rate, None, false);
             fleet.run_quietly(Some(Duration::from_millis(150))).unwrap();
             for lane in &fleet.lanes {
                 assert_eq!(lane.workload.0, Some(rate.is_none()));

@@ -6,15 +6,15 @@
 //! a machine that had less to give. Where this program cannot start itself as a null server there is no floor.
 
 use crate::bench::place::NullProcess;
-use crate::connection::Address;
+use crate::connection::MongoAddress;
 use crate::fault::Result;
 use crate::fleet::{Fleet, interrupted};
 use crate::lane::Workload;
 use crate::null::Form;
-use crate::process::{self, Placement, allowed_cores};
+use crate::process::{self, CorePlacement, allowed_cores};
 use crate::targets::mongodb::MongoDb;
-use crate::targets::{Dialect, Table, Target};
-use crate::terms::Durability;
+use crate::targets::{Dialect, Table, TargetDatabase};
+use crate::terms::WriteDurability;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -47,7 +47,7 @@ pub struct FloorLoad<'a> {
     /// What tells the load from others.
     pub name: String,
     pub table: &'a Arc<Table>,
-    pub durability: Durability,
+    pub durability: WriteDurability,
     pub connections: usize,
     pub threads: usize,
 }
@@ -88,7 +88,7 @@ impl FloorLoad<'_> {
         mut make: impl FnMut(Box<dyn Dialect>, usize, usize) -> W,
     ) -> Result<Option<Floor>> {
         // Where the scheduler puts it, as it does with servers that run already.
-        let anywhere = Placement {
+        let anywhere = CorePlacement {
             all: allowed_cores(),
             server: None,
             client: None,
@@ -96,7 +96,7 @@ impl FloorLoad<'_> {
         let null = NullProcess::start(None, Form::Threads, &anywhere).inspect_err(|_| {
             WITHOUT.store(true, Ordering::Relaxed);
         })?;
-        let target = MongoDb::at(Address::local(null.port));
+        let target = MongoDb::at(MongoAddress::local(null.port));
         let control = target.dialect(self.table, self.durability)?;
         let mut fleet = Fleet::through(&*control, self.connections, self.threads, |i, n| {
             Ok(make(target.dialect(self.table, self.durability)?, i, n))

@@ -2,7 +2,7 @@
 //! collector or a push gateway, and HdrHistogram's log, which its own tools read.
 
 use crate::rates::interval;
-use crate::report::{Check, Report, Step};
+use crate::report::{CheckedFigure, MeasuredStep, Report};
 use std::fmt::Write as _;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -53,7 +53,7 @@ pub fn csv(reports: &[Report]) -> String {
     out
 }
 
-fn row(r: &Report, s: &Step, target: &str, kind: Option<&String>) -> String {
+fn row(r: &Report, s: &MeasuredStep, target: &str, kind: Option<&String>) -> String {
     let l = kind.and_then(|k| s.latency.get(k));
     let bound = interval(s);
     let text = |s: &Option<String>| cell(s.as_deref().unwrap_or_default());
@@ -150,7 +150,7 @@ struct Gauges {
 }
 
 impl Gauges {
-    fn step(&mut self, r: &Report, s: &Step, target: &str) {
+    fn step(&mut self, r: &Report, s: &MeasuredStep, target: &str) {
         let of = format!(
             "study=\"{}\",step=\"{}\",mode=\"{}\",target=\"{}\",connections=\"{}\",offered=\"{}\"",
             label(&r.name),
@@ -188,7 +188,7 @@ impl Gauges {
         }
     }
 
-    fn figure(&mut self, r: &Report, c: &Check) {
+    fn figure(&mut self, r: &Report, c: &CheckedFigure) {
         let _ = writeln!(
             self.figures,
             "pando_lab_figure{{study=\"{}\",figure=\"{}\",unit=\"{}\"}} {}",
@@ -251,12 +251,12 @@ mod tests {
     #[test]
     fn other_tools_can_read_a_result() {
         let mut r = crate::report::Draft::new("run", "C.S3").report;
-        let mut s = Step::repeated("C.S3", "T \"x\", 1", 8, &[10.0, 11.0, 12.0]);
+        let mut s = MeasuredStep::repeated("C.S3", "T \"x\", 1", 8, &[10.0, 11.0, 12.0]);
         s.latency.insert("READ".into(), Default::default());
         s.latency.insert("UPDATE".into(), Default::default());
         r.steps.push(s);
         r.checks
-            .push(crate::report::Check::figure("ready", 5.0, "ms"));
+            .push(crate::report::CheckedFigure::figure("ready", 5.0, "ms"));
         let text = csv(std::slice::from_ref(&r));
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 3);
@@ -291,7 +291,7 @@ mod tests {
         let mut h = crate::measure::histogram();
         (1..=100u64).for_each(|i| h.record(i * 1_000_000).unwrap());
         let mut r = crate::report::Draft::new("run", "C.S3").report;
-        let mut one = Step::example("C.S3", "Pando, 1", 8, 10.0);
+        let mut one = MeasuredStep::example("C.S3", "Pando, 1", 8, 10.0);
         one.latency
             .insert("READ".into(), crate::measure::Latency::of(&h));
         (one.seconds, one.offered) = (2.0, Some(50.0));

@@ -63,6 +63,12 @@ impl Issued {
     }
 }
 
+/// A whole reply, and the number of the request that it answers.
+pub type Numbered<'m> = (&'m [u8], i32);
+
+/// A further request of the same operation, if one was appended.
+pub type Judged = Result<Option<Issued>>;
+
 /// What a lane sends, and how it judges the answers.
 pub trait Workload: Send {
     /// Names of the kinds of requests, for the result.
@@ -72,12 +78,7 @@ pub trait Workload: Send {
     fn next(&mut self, out: &mut Vec<u8>) -> Option<Issued>;
 
     /// Checks a reply whose `ok` is 1. A further request of the same operation may be appended to `out`.
-    fn reply(
-        &mut self,
-        issued: &Issued,
-        reply: Doc<'_>,
-        out: &mut Vec<u8>,
-    ) -> Result<Option<Issued>>;
+    fn reply(&mut self, issued: &Issued, reply: Doc<'_>, out: &mut Vec<u8>) -> Judged;
 
     // The protocol: MongoDB's, unless the workload speaks through a dialect.
 
@@ -95,10 +96,9 @@ pub trait Workload: Send {
     fn message(
         &mut self,
         issued: &Issued,
-        message: &[u8],
-        id: i32,
+        (message, id): Numbered<'_>,
         out: &mut Vec<u8>,
-    ) -> Result<Option<Issued>> {
+    ) -> Judged {
         let body = reply::body(message, id)?;
         reply::ok(body)?;
         self.reply(issued, body, out)
@@ -107,7 +107,7 @@ pub trait Workload: Send {
 
 /// When the requests of an open loop are due: their response times count from then, however late they are sent.
 #[derive(Clone, Copy, Debug)]
-pub struct Pace {
+pub struct OpenLoopPace {
     /// Operations a second, of this lane.
     pub rate: f64,
     /// The final rate, and the time over which it is reached.
@@ -117,7 +117,7 @@ pub struct Pace {
     pub seed: u64,
 }
 
-impl Pace {
+impl OpenLoopPace {
     /// The rate at that time after the start.
     fn at(&self, since: Duration) -> f64 {
         match self.ramp {
@@ -132,7 +132,7 @@ impl Pace {
 
 /// An open loop under way.
 struct Schedule {
-    pace: Pace,
+    pace: OpenLoopPace,
     rng: Rng,
     start: Instant,
     due: Instant,
@@ -220,7 +220,7 @@ pub struct Lane<W> {
     /// Whether each operation is kept by itself.
     pub singles: bool,
     /// Set for an open loop.
-    pub pace: Option<Pace>,
+    pub pace: Option<OpenLoopPace>,
     schedule: Option<Schedule>,
     /// Time that was spent in waiting for sockets.
     waited: Duration,
@@ -596,9 +596,9 @@ impl<W: Workload> Lane<W> {
             return Ok(());
         }
         self.out.clear();
-        let follow_up = self
-            .workload
-            .message(&issued, message, conn.request_id, &mut self.out)?;
+        let follow_up =
+            self.workload
+                .message(&issued, (message, conn.request_id), &mut self.out)?;
         self.finished(c, &issued, now);
         if let Some(next) = follow_up {
             self.send(c, next, now)?;

@@ -117,12 +117,7 @@ impl Replies {
         replies
     }
 
-    /// Made-up replies: enough for any workload to count right against documents of 1 KB.
-    pub fn synthetic() -> Replies {
-        Replies::with_records(0)
-    }
-
-    /// The same for clients that count first.
+    /// Made-up replies: enough for any workload to count right against documents of 1 KB, of a collection of `records`.
     fn with_records(records: u64) -> Replies {
         let n = i64::try_from(records).unwrap_or(i64::MAX);
         let pid = i64::from(std::process::id());

@@ -282,7 +282,7 @@ fn take_over(draft: &mut Draft, out: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::{Check, Step};
+    use crate::report::{CheckedFigure, MeasuredStep};
 
     fn to(out: &Path) -> Output {
         Output {
@@ -305,10 +305,10 @@ mod tests {
 
         let mut d = draft();
         let mut journal = Journal::open(&mut d, &to(&out)).unwrap();
-        d.push("first", Step::default());
+        d.push("first", MeasuredStep::default());
         journal.save(&d);
         // The step that Ctrl-C cut short is done again.
-        d.push("second", Step::default());
+        d.push("second", MeasuredStep::default());
         d.report.steps[1].interrupted = true;
         journal.save(&d);
         drop(journal);
@@ -321,7 +321,10 @@ mod tests {
         };
         let journal = Journal::open(&mut again, &resume).unwrap();
         assert!(again.has("first") && !again.has("second"));
-        again.report.checks.push(Check::at_most("x", 1.0, "", 2.0));
+        again
+            .report
+            .checks
+            .push(CheckedFigure::at_most("x", 1.0, "", 2.0));
         let report = journal.finish(again, Page::Beside).unwrap();
         assert!(report.passed() && !unfinished(&out).exists());
         assert!(out.with_extension("html").is_file());

@@ -3,8 +3,8 @@
 
 use crate::family;
 use crate::lang::tr;
-use crate::rates::{Ratio, UNDECIDED, Word, interval, rates, reach};
-use crate::report::{Report, Step, TargetInfo};
+use crate::rates::{Ratio, RatioWord, UNDECIDED, interval, rates, reach};
+use crate::report::{MeasuredStep, Report, TargetInfo};
 use crate::terms::{figure, grouped};
 use crate::text;
 use crate::veto;
@@ -30,7 +30,7 @@ pub fn merge(reports: &[Report]) -> Vec<Report> {
             continue;
         };
         // The same step of the same target a second time is told apart by when it was.
-        let same = |a: &Step, b: &Step| {
+        let same = |a: &MeasuredStep, b: &MeasuredStep| {
             let load = (a.connections, a.at, a.offered.is_some());
             (a.target == b.target && a.name == b.name && a.mode == b.mode)
                 && load == (b.connections, b.at, b.offered.is_some())
@@ -79,7 +79,7 @@ pub fn merge(reports: &[Report]) -> Vec<Report> {
 
 /// In study D each number of shards is a target of its own: there the modes tell targets apart, and not rows.
 pub fn modes_are_targets(r: &Report) -> bool {
-    let pair = |s: &Step| (s.target.clone(), s.mode.clone());
+    let pair = |s: &MeasuredStep| (s.target.clone(), s.mode.clone());
     let pairs: BTreeSet<_> = r.steps.iter().map(pair).collect();
     let targets: BTreeSet<_> = pairs.iter().map(|(t, _)| t).collect();
     let modes: BTreeSet<_> = pairs.iter().map(|(_, m)| m).collect();
@@ -129,7 +129,7 @@ pub struct Overview {
     pub rows: Vec<Row>,
     /// The first target against each other one over all rows that count, as one more hypothesis of the same test: what is a
     /// little slower everywhere need not be slower in any one row for certain.
-    pub together: Vec<Option<(Ratio, Word)>>,
+    pub together: Vec<Option<(Ratio, RatioWord)>>,
 }
 
 /// What a step does, so that a sentence speaks of one kind of work.
@@ -146,7 +146,7 @@ pub enum Class {
 
 impl Class {
     /// By the names of the operations; where a study has no such names, writes have a durability.
-    pub fn of(s: &Step) -> Class {
+    pub fn of(s: &MeasuredStep) -> Class {
         if s.own_queries {
             return Class::Own;
         }
@@ -183,7 +183,7 @@ pub struct Row {
     /// One for each target; those that did not run it have none.
     pub cells: Vec<Option<Cell>>,
     /// What one test over all rows decides of the first target against each other one.
-    pub words: Vec<Word>,
+    pub words: Vec<RatioWord>,
     /// Why nothing is decided of them, whatever the figures are.
     pub vetoes: Vec<Vec<&'static str>>,
 }
@@ -208,10 +208,10 @@ impl Row {
     }
 
     /// The ratio with its interval, and a mark where it is not decided.
-    pub fn ratio_text(&self, i: usize) -> Option<(Word, String)> {
+    pub fn ratio_text(&self, i: usize) -> Option<(RatioWord, String)> {
         let ratio = self.ratio(i)?;
-        let word = self.words.get(i).copied().unwrap_or(Word::Open);
-        let open = word == Word::Open && ratio.interval.is_some();
+        let word = self.words.get(i).copied().unwrap_or(RatioWord::Open);
+        let open = word == RatioWord::Open && ratio.interval.is_some();
         let mark = if open { UNDECIDED } else { "" };
         Some((word, format!("{}{mark}", ratio.text())))
     }
@@ -249,7 +249,7 @@ impl Overview {
     fn decide(&mut self, reports: &[Report]) {
         let width = self.targets.len();
         for row in &mut self.rows {
-            row.words = vec![Word::Open; width];
+            row.words = vec![RatioWord::Open; width];
             row.vetoes = (0..width).map(|i| vetoes(row, i, reports)).collect();
         }
         let mut places = Vec::new();
@@ -267,7 +267,7 @@ impl Overview {
         ratios.extend(together.iter().flatten().copied());
         let mut words = family::decided(&ratios).into_iter();
         for (n, i) in places {
-            self.rows[n].words[i] = words.next().unwrap_or(Word::Open);
+            self.rows[n].words[i] = words.next().unwrap_or(RatioWord::Open);
         }
         let decided = together
             .into_iter()
@@ -340,22 +340,22 @@ impl Overview {
     fn steps(&mut self, n: usize, r: &Report) {
         let closed = || r.steps.iter().filter(|s| s.offered.is_none());
         let by_target = modes_are_targets(r);
-        let alike = |a: &Step, b: &Step| {
+        let alike = |a: &MeasuredStep, b: &MeasuredStep| {
             a.name == b.name && (by_target || a.mode == b.mode) && a.durability == b.durability
         };
-        let mut done: Vec<&Step> = Vec::new();
+        let mut done: Vec<&MeasuredStep> = Vec::new();
         for s in closed() {
             if done.iter().any(|d| alike(d, s)) {
                 continue;
             }
             done.push(s);
-            let all: Vec<&Step> = closed().filter(|o| alike(o, s)).collect();
+            let all: Vec<&MeasuredStep> = closed().filter(|o| alike(o, s)).collect();
             let many = all.iter().any(|o| o.connections != s.connections);
             let mut name = s.name.clone();
             if let Some(mode) = s.mode.as_ref().filter(|m| **m != s.name && !by_target) {
                 let _ = write!(name, ", {mode}");
             }
-            let other = |o: &Step| o.name == s.name && o.mode == s.mode && !alike(o, s);
+            let other = |o: &MeasuredStep| o.name == s.name && o.mode == s.mode && !alike(o, s);
             if let Some(d) = s.durability.as_ref().filter(|_| closed().any(other)) {
                 let _ = write!(name, ", {d}");
             }
@@ -442,7 +442,7 @@ impl Overview {
     }
 }
 
-fn rate(s: &Step, many: bool) -> Cell {
+fn rate(s: &MeasuredStep, many: bool) -> Cell {
     let mut text = match s.megabytes_per_second {
         Some(mb) => format!("{} MB/s", grouped(mb)),
         None => format!("{}/s", grouped(s.per_second)),
@@ -486,7 +486,7 @@ fn vetoes(row: &Row, i: usize, reports: &[Report]) -> Vec<&'static str> {
     let (Some(a), Some(b)) = (step(0), step(i).filter(|_| i > 0)) else {
         return Vec::new();
     };
-    let info = |s: &Step| {
+    let info = |s: &MeasuredStep| {
         let label = s.target.as_deref();
         let mut targets = report?.targets.iter();
         targets.find(|t| Some(&*t.label()) == label).cloned()
@@ -497,11 +497,11 @@ fn vetoes(row: &Row, i: usize, reports: &[Report]) -> Vec<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rates::Word;
-    use crate::report::{Check, Draft};
+    use crate::rates::RatioWord;
+    use crate::report::{CheckedFigure, Draft};
 
-    fn step(name: &str, target: &str, connections: usize, rate: f64) -> Step {
-        Step::repeated(
+    fn step(name: &str, target: &str, connections: usize, rate: f64) -> MeasuredStep {
+        MeasuredStep::repeated(
             name,
             target,
             connections,
@@ -509,7 +509,7 @@ mod tests {
         )
     }
 
-    fn report(kind: &str, name: &str, steps: Vec<Step>) -> Report {
+    fn report(kind: &str, name: &str, steps: Vec<MeasuredStep>) -> Report {
         let mut draft = Draft::new(kind, name);
         draft.add_target(TargetInfo {
             product: steps[0].target.clone().unwrap_or_default(),
@@ -533,15 +533,15 @@ mod tests {
                 step("C.S5", "A", 1, 100.0),
                 step("C.S5", "A", 8, 400.0),
                 step("C.S5", "A", 64, 300.0),
-                Step {
+                MeasuredStep {
                     offered: Some(50.0),
                     ..step("C.S5", "A", 8, 50.0)
                 },
             ],
         );
         sweep.checks = vec![
-            Check::figure("A, C.S5: peak", 8.0, "connections"),
-            Check::at_most("ready", 400.0, "ms", 300.0),
+            CheckedFigure::figure("A, C.S5: peak", 8.0, "connections"),
+            CheckedFigure::at_most("ready", 400.0, "ms", 300.0),
         ];
         let merged = merge(&[b("A", 1000.0), sweep, b("B", 500.0), b("C", 1000.0)]);
         assert_eq!(merged.len(), 2);
@@ -565,9 +565,9 @@ mod tests {
         assert_eq!(ratio.text(), "2.00× (2.00–2.00)");
         assert_eq!(
             all.rows[0].ratio_text(1),
-            Some((Word::Faster, "2.00× (2.00–2.00)".into()))
+            Some((RatioWord::Faster, "2.00× (2.00–2.00)".into()))
         );
-        assert_eq!(all.rows[0].ratio_text(2).unwrap().0, Word::Open);
+        assert_eq!(all.rows[0].ratio_text(2).unwrap().0, RatioWord::Open);
         assert!(all.rows[0].ratio(0).is_none() && all.rows[1].ratio(1).is_none());
         let best = all.rows[1].cells[0].as_ref().unwrap();
         assert_eq!(best.text, "400/s ±2.5% (8 connections)");
@@ -578,7 +578,7 @@ mod tests {
 
     #[test]
     fn shards_are_beside_one_process() {
-        let of = |target: &str, shards: &str, rate: f64| Step {
+        let of = |target: &str, shards: &str, rate: f64| MeasuredStep {
             mode: Some(shards.into()),
             ..step("D.S1 load", target, 32, rate)
         };

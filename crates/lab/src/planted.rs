@@ -7,9 +7,9 @@ use crate::host::Ticks;
 use crate::measure::{Latency, Sample, histogram};
 use crate::overview::Overview;
 use crate::random::Rng;
-use crate::rates::Word;
+use crate::rates::RatioWord;
 use crate::recorded;
-use crate::report::{Draft, Report, Sizes, Step, TargetInfo};
+use crate::report::{CollectionSizes, Draft, MeasuredStep, Report, TargetInfo};
 use crate::stall::Stall;
 use crate::verdict;
 use std::time::Duration;
@@ -66,7 +66,7 @@ impl Machine {
     }
 
     /// A page of two targets, the second one changed.
-    fn page(&mut self, factor: f64, change: impl Fn(&mut Step)) -> Report {
+    fn page(&mut self, factor: f64, change: impl Fn(&mut MeasuredStep)) -> Report {
         let mut d = Draft::new("sweep", "planted");
         d.repeated(REPEATS);
         for name in ["A", "B"] {
@@ -79,7 +79,7 @@ impl Machine {
             let turns: Vec<[f64; 2]> = (0..REPEATS).map(|_| self.turn(factor)).collect();
             for (i, name) in ["A", "B"].iter().enumerate() {
                 let rates: Vec<f64> = turns.iter().map(|t| t[i]).collect();
-                let mut s = Step::repeated(&format!("row {row}"), name, 8, &rates);
+                let mut s = MeasuredStep::repeated(&format!("row {row}"), name, 8, &rates);
                 let kind = if row % 2 == 0 { "READ" } else { "INSERT" };
                 s.latency.insert(kind.into(), Latency::default());
                 s.durability = Some("w1".into());
@@ -99,8 +99,11 @@ fn named(r: &Report) -> (bool, bool) {
     let all = Overview::of(std::slice::from_ref(r));
     let rows = all.rows.iter().flat_map(|r| &r.words).copied();
     let together = all.together.iter().flatten().map(|t| t.1);
-    let words: Vec<Word> = rows.chain(together).collect();
-    (words.contains(&Word::Faster), words.contains(&Word::Slower))
+    let words: Vec<RatioWord> = rows.chain(together).collect();
+    (
+        words.contains(&RatioWord::Faster),
+        words.contains(&RatioWord::Slower),
+    )
 }
 
 /// All that a page says in words.
@@ -134,7 +137,7 @@ fn five_percent_are_found_on_ninety_five_of_a_hundred_pages() {
 #[test]
 fn what_forbids_a_decision_is_said_on_every_page() {
     let mut machine = Machine::new(7);
-    type Change = fn(&mut Step);
+    type Change = fn(&mut MeasuredStep);
     let faults: [(&str, Change); 3] = [
         ("the client was at its limit", |s| s.client_bound = true),
         ("the data were not equal", |s| {
@@ -182,9 +185,9 @@ fn what_forbids_a_decision_is_said_on_every_page() {
             } else {
                 500
             };
-            s.sizes = vec![Sizes {
+            s.sizes = vec![CollectionSizes {
                 documents,
-                ..Sizes::default()
+                ..CollectionSizes::default()
             }];
         }
         let said = words(&r);
@@ -204,7 +207,7 @@ fn a_stall_of_a_second_in_thirty_is_found_and_nothing_else_is() {
     let mut machine = Machine::new(8);
     let mut step = |stall: Option<f64>| {
         let mut h = histogram();
-        let mut s = Step::example("C.S5", "B", 8, 10_000.0);
+        let mut s = MeasuredStep::example("C.S5", "B", 8, 10_000.0);
         s.seconds = 30.0;
         s.series.clear();
         for second in 0..30 {
@@ -267,7 +270,7 @@ fn a_client_at_its_limit_is_told_from_a_server_at_its_own() {
             served: Vec::new(),
             singles: Vec::new(),
         };
-        Step::new("C.S5", 64, 2, &outcome, Some(server)).client_bound
+        MeasuredStep::new("C.S5", 64, 2, &outcome, Some(server)).client_bound
     };
     let mut found = |idle: f64, client: f64, server: f64| {
         (0..100).filter(|_| bound(idle, client, server)).count()

@@ -157,7 +157,7 @@ pub fn memory_bytes(pid: u32) -> Option<u64> {
 
 /// What processes counted since they began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
+pub struct ProcessCounters {
     pub page_faults: u64,
     /// How often a thread gave up its core to wait.
     pub sleeps: u64,
@@ -166,23 +166,23 @@ pub struct Counters {
     pub waited_ns: u64,
 }
 
-impl Counters {
+impl ProcessCounters {
     /// Of processes and those that they started; `None` when there are none or one cannot be read.
-    pub fn of(pids: &[u32]) -> Option<Counters> {
+    pub fn of(pids: &[u32]) -> Option<ProcessCounters> {
         let known = Some(pids).filter(|p| !p.is_empty())?;
-        let mut all = Counters::default();
+        let mut all = ProcessCounters::default();
         for &pid in known {
-            all.add(Counters::of_one(pid)?);
+            all.add(ProcessCounters::of_one(pid)?);
             children(pid)
                 .into_iter()
-                .filter_map(Counters::of_one)
+                .filter_map(ProcessCounters::of_one)
                 .for_each(|c| all.add(c));
         }
         Some(all)
     }
 
-    pub fn since(self, before: Counters) -> Counters {
-        Counters {
+    pub fn since(self, before: ProcessCounters) -> ProcessCounters {
+        ProcessCounters {
             page_faults: self.page_faults.saturating_sub(before.page_faults),
             sleeps: self.sleeps.saturating_sub(before.sleeps),
             ran_ns: self.ran_ns.saturating_sub(before.ran_ns),
@@ -190,7 +190,7 @@ impl Counters {
         }
     }
 
-    fn add(&mut self, more: Counters) {
+    fn add(&mut self, more: ProcessCounters) {
         self.page_faults += more.page_faults;
         self.sleeps += more.sleeps;
         self.ran_ns += more.ran_ns;
@@ -204,14 +204,14 @@ impl Counters {
         (ready > 0).then(|| self.waited_ns as f64 / ready as f64)
     }
 
-    fn of_one(pid: u32) -> Option<Counters> {
+    fn of_one(pid: u32) -> Option<ProcessCounters> {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         // minflt and majflt are the 8th and 10th fields after the name in parentheses.
         let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_ascii_whitespace().collect();
         let field = |i: usize| fields.get(i)?.parse::<u64>().ok();
-        let mut all = Counters {
+        let mut all = ProcessCounters {
             page_faults: field(7)? + field(9)?,
-            ..Counters::default()
+            ..ProcessCounters::default()
         };
         for thread in std::fs::read_dir(format!("/proc/{pid}/task"))
             .ok()?
@@ -298,15 +298,15 @@ pub fn spread(cores: &[usize]) -> io::Result<()> {
 
 /// Which cores the server and the client get. With one core alone both share it.
 #[derive(Clone, Debug)]
-pub struct Placement {
+pub struct CorePlacement {
     pub all: Vec<usize>,
     pub server: Option<usize>,
     pub client: Option<usize>,
 }
 
-impl Placement {
+impl CorePlacement {
     /// The first core for the server and the last for the client, unless the user names them.
-    pub fn new(server: Option<usize>, client: Option<usize>) -> Result<Placement> {
+    pub fn new(server: Option<usize>, client: Option<usize>) -> Result<CorePlacement> {
         let all = allowed_cores();
         for core in [server, client].into_iter().flatten() {
             if !all.contains(&core) {
@@ -317,7 +317,7 @@ impl Placement {
         }
         let (first, last) = (all.first().copied(), all.last().copied());
         let apart = first != last;
-        Ok(Placement {
+        Ok(CorePlacement {
             server: server.or(first.filter(|_| apart)),
             client: client.or(last.filter(|_| apart)),
             all,
@@ -483,7 +483,7 @@ mod tests {
         let spent = cpu_time(std::process::id()).unwrap() - before;
         assert!(spent >= Duration::from_millis(25), "{spent:?}");
         assert!(resident_bytes(std::process::id()).unwrap() > 100_000);
-        assert_eq!(Counters::of(&[]), None);
+        assert_eq!(ProcessCounters::of(&[]), None);
         assert!(ticks(std::process::id(), 11).is_some());
         assert!(cpu_time(MAX_PID).is_none() && cpu_time(u32::MAX).is_none());
         assert!(!allowed_cores().is_empty());
@@ -502,7 +502,7 @@ mod tests {
         let mut echo = || {
             to.write_all(b"x").unwrap();
             from.read_exact(&mut [0]).unwrap();
-            Counters::of(&[cat.id()]).unwrap()
+            ProcessCounters::of(&[cat.id()]).unwrap()
         };
         let first = echo();
         // On a busy machine the next letter may be there before it waits for one.

@@ -168,6 +168,21 @@ impl Progress {
         Some(bytes.saturating_sub(before) as f64 / 1e6 / seconds)
     }
 
+    /// What the server and the client used since the last sample.
+    fn cpu_and_disk(&mut self) -> String {
+        let server = match &mut self.server_cpu {
+            Some(last) => Progress::busy(last, &self.pids),
+            None => None,
+        };
+        let client = Progress::busy(&mut self.client_cpu, &[std::process::id()]);
+        let percent = |p: Option<f64>| p.map_or("–".to_string(), |p| format!("{p:.0}%"));
+        let (server, client) = (percent(server), percent(client));
+        let disk = self.disk();
+        let disk = disk.map_or(String::new(), |mb| format!("  disk {mb:.1} MB/s written"));
+        // An error would have ended the run.
+        format!("CPU server {server}  client {client}{disk}  errors 0")
+    }
+
     pub fn sample(&mut self, s: &Sample) {
         self.operations += s.operations;
         if self.quiet {
@@ -184,12 +199,6 @@ impl Progress {
         } else {
             f64::NAN
         };
-        let server = match &mut self.server_cpu {
-            Some(last) => Progress::busy(last, &self.pids),
-            None => None,
-        };
-        let client = Progress::busy(&mut self.client_cpu, &[std::process::id()]);
-        let percent = |p: Option<f64>| p.map_or("–".to_string(), |p| format!("{p:.0}%"));
         let ns = |us: f64| span((us * 1e3) as u64);
         let rates = format!(
             "{} ops/s now, {} overall",
@@ -203,15 +212,7 @@ impl Progress {
             ns(s.p999_us),
             ns(s.max_us)
         );
-        let disk = self
-            .disk()
-            .map_or(String::new(), |mb| format!("  disk {mb:.1} MB/s written"));
-        // An error would have ended the run.
-        let cpu = format!(
-            "CPU server {}  client {}{disk}  errors 0",
-            percent(server),
-            percent(client)
-        );
+        let cpu = self.cpu_and_disk();
         let course = COURSE.lock().ok().and_then(|c| *c);
         let whole = course.and_then(|c| c.sentence(done, Instant::now()));
         if !self.terminal {

@@ -6,7 +6,7 @@
 
 use crate::family;
 use crate::measure::{median, median_interval};
-use crate::report::Step;
+use crate::report::MeasuredStep;
 
 /// Student's t at 97.5% for 1, 2, 3 … degrees of freedom.
 const STUDENT: [f64; 15] = [
@@ -33,7 +33,7 @@ pub fn interval_of(values: &[f64]) -> Option<[f64; 2]> {
 }
 
 /// An interval of a step's rate from its repeats.
-pub fn interval(s: &Step) -> Option<[f64; 2]> {
+pub fn interval(s: &MeasuredStep) -> Option<[f64; 2]> {
     interval_of(&s.rates())
 }
 
@@ -69,7 +69,7 @@ pub struct Ratio {
 
 /// What a ratio says of its first side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Word {
+pub enum RatioWord {
     Faster,
     Slower,
     /// The interval holds 1, or there is none.
@@ -100,11 +100,12 @@ impl Ratio {
         })
     }
 
-    pub fn word(&self) -> Word {
+    #[cfg(test)]
+    pub fn word(&self) -> RatioWord {
         match self.interval {
-            Some([low, _]) if low > 1.0 => Word::Faster,
-            Some([_, high]) if high < 1.0 => Word::Slower,
-            _ => Word::Open,
+            Some([low, _]) if low > 1.0 => RatioWord::Faster,
+            Some([_, high]) if high < 1.0 => RatioWord::Slower,
+            _ => RatioWord::Open,
         }
     }
 
@@ -124,7 +125,7 @@ impl Ratio {
 pub const UNDECIDED: &str = "≈";
 
 /// The rates that a ratio is made of: of the repeats, or the only one.
-pub fn rates(s: &Step) -> Vec<f64> {
+pub fn rates(s: &MeasuredStep) -> Vec<f64> {
     match s.repeats.is_empty() {
         true => vec![s.per_second],
         false => s.rates(),
@@ -135,23 +136,26 @@ pub fn rates(s: &Step) -> Vec<f64> {
 const KNEE: f64 = 0.9;
 
 /// The peak, and the least number of connections whose interval reaches its; no knee without repeats.
-pub fn peak_and_knee<'a>(steps: &[&'a Step]) -> Option<(&'a Step, Option<&'a Step>)> {
+pub fn peak_and_knee<'a>(
+    steps: &[&'a MeasuredStep],
+) -> Option<(&'a MeasuredStep, Option<&'a MeasuredStep>)> {
     let peak = steps
         .iter()
         .copied()
         .max_by(|a, b| a.per_second.total_cmp(&b.per_second))?;
-    let mut by_connections: Vec<&Step> = steps.to_vec();
+    let mut by_connections: Vec<&MeasuredStep> = steps.to_vec();
     by_connections.sort_by_key(|s| s.connections);
     let knee = interval(peak).and_then(|[low, _]| {
-        let is_near = |s: &&Step| s.per_second >= peak.per_second * KNEE;
-        let reaches = |s: &&Step| is_near(s) && interval(s).is_some_and(|[_, high]| high >= low);
+        let is_near = |s: &&MeasuredStep| s.per_second >= peak.per_second * KNEE;
+        let reaches =
+            |s: &&MeasuredStep| is_near(s) && interval(s).is_some_and(|[_, high]| high >= low);
         by_connections.into_iter().find(reaches)
     });
     Some((peak, knee))
 }
 
 /// How even a step was: an interval of its median from the times of its groups. It bounds nothing but this one run.
-pub fn group_interval(s: &Step) -> Option<[f64; 2]> {
+pub fn group_interval(s: &MeasuredStep) -> Option<[f64; 2]> {
     if s.group_seconds.len() < 3 {
         return None;
     }
@@ -165,11 +169,11 @@ pub fn group_interval(s: &Step) -> Option<[f64; 2]> {
 }
 
 #[cfg(test)]
-impl Step {
+impl MeasuredStep {
     /// A step of these rates.
-    pub fn repeated(name: &str, target: &str, connections: usize, rates: &[f64]) -> Step {
-        let one = |rate: &f64| Step::example(name, target, connections, *rate);
-        let all = Step::merged(rates.iter().map(one).collect());
+    pub fn repeated(name: &str, target: &str, connections: usize, rates: &[f64]) -> MeasuredStep {
+        let one = |rate: &f64| MeasuredStep::example(name, target, connections, *rate);
+        let all = MeasuredStep::merged(rates.iter().map(one).collect());
         all.ok().flatten().unwrap_or_default()
     }
 }
@@ -189,43 +193,52 @@ mod tests {
     #[test]
     fn the_knee_is_the_least_that_reaches_the_peak() {
         let steps = [
-            Step::repeated("a", "t", 1, &[10.0, 10.1, 9.9]),
-            Step::repeated("a", "t", 8, &[100.0, 99.0, 101.0]),
-            Step::repeated("a", "t", 16, &[100.5, 101.0, 100.0]),
-            Step::repeated("a", "t", 32, &[90.0, 90.1, 89.9]),
+            MeasuredStep::repeated("a", "t", 1, &[10.0, 10.1, 9.9]),
+            MeasuredStep::repeated("a", "t", 8, &[100.0, 99.0, 101.0]),
+            MeasuredStep::repeated("a", "t", 16, &[100.5, 101.0, 100.0]),
+            MeasuredStep::repeated("a", "t", 32, &[90.0, 90.1, 89.9]),
         ];
-        let list: Vec<&Step> = steps.iter().collect();
+        let list: Vec<&MeasuredStep> = steps.iter().collect();
         let (peak, knee) = peak_and_knee(&list).unwrap();
         assert_eq!((peak.connections, knee.unwrap().connections), (16, 8));
         assert!(peak_and_knee(&[]).is_none());
         // A wide interval reaches everything, and makes no knee.
         let wide = [
-            Step::repeated("a", "t", 1, &[20.0, 2.0, 200.0]),
-            Step::repeated("a", "t", 8, &[100.0, 10.0, 900.0]),
+            MeasuredStep::repeated("a", "t", 1, &[20.0, 2.0, 200.0]),
+            MeasuredStep::repeated("a", "t", 8, &[100.0, 10.0, 900.0]),
         ];
-        let list: Vec<&Step> = wide.iter().collect();
+        let list: Vec<&MeasuredStep> = wide.iter().collect();
         let knee = peak_and_knee(&list).and_then(|p| p.1);
         assert_eq!(knee.map(|k| k.connections), Some(8));
-        let once = Step::example("a", "t", 8, 5.0);
+        let once = MeasuredStep::example("a", "t", 8, 5.0);
         assert!(peak_and_knee(&[&once]).unwrap().1.is_none());
     }
 
     #[test]
     fn a_ratio_is_called_faster_only_when_its_interval_excludes_1() {
         let word = |a: &[f64], b: &[f64]| Ratio::of(a, b).unwrap().word();
-        assert_eq!(word(&[20.0, 21.0, 19.0], &[10.0, 10.0, 10.0]), Word::Faster);
-        assert_eq!(word(&[10.0, 10.0, 10.0], &[20.0, 21.0, 19.0]), Word::Slower);
-        assert_eq!(word(&[20.0, 9.0, 11.0], &[10.0, 10.0, 10.0]), Word::Open);
+        assert_eq!(
+            word(&[20.0, 21.0, 19.0], &[10.0, 10.0, 10.0]),
+            RatioWord::Faster
+        );
+        assert_eq!(
+            word(&[10.0, 10.0, 10.0], &[20.0, 21.0, 19.0]),
+            RatioWord::Slower
+        );
+        assert_eq!(
+            word(&[20.0, 9.0, 11.0], &[10.0, 10.0, 10.0]),
+            RatioWord::Open
+        );
         // A single run says nothing, however far apart.
         let once = Ratio::of(&[40.0], &[1.0]).unwrap();
         assert_eq!(
             (once.word(), once.text().as_str()),
-            (Word::Open, "40.00× ?")
+            (RatioWord::Open, "40.00× ?")
         );
         // A drift that both sides share does not blur pairs.
         let drift = Ratio::of(&[11.0, 22.1, 43.9], &[10.0, 20.0, 40.0]).unwrap();
-        assert_eq!(drift.word(), Word::Faster);
-        assert_eq!(word(&[30.0, 31.0], &[10.0, 10.1, 10.2]), Word::Faster);
+        assert_eq!(drift.word(), RatioWord::Faster);
+        assert_eq!(word(&[30.0, 31.0], &[10.0, 10.1, 10.2]), RatioWord::Faster);
         assert!(Ratio::of(&[1.0], &[0.0]).is_none());
     }
 

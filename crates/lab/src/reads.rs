@@ -4,16 +4,16 @@
 //! holds; and the last with a read of any document in every other request. Where the data is larger than memory the first
 //! two wait for the disk, and the fourth against the third says what that does to the requests that need not.
 
-use crate::connection::{Address, Connection};
+use crate::connection::{MongoAddress, MongoConnection};
 use crate::fault::{Fault, Result, local};
 use crate::fleet::{Fleet, catch_interrupts, interrupted};
-use crate::lane::{Issued, Workload};
+use crate::lane::{Issued, Judged, Workload};
 use crate::output::{Journal, Output, Page};
 use crate::process;
 use crate::progress::{self, Goal, Progress, say};
 use crate::random::Rng;
 use crate::reply::{self, SAMPLE_EVERY};
-use crate::report::{Draft, Sizes, Step, TargetInfo};
+use crate::report::{CollectionSizes, Draft, MeasuredStep, TargetInfo};
 use crate::request::{Template, find_by_id};
 use crate::terms::{count, duration, pause, positive};
 use bson::{Doc, ObjectId, Val, Value, Writer, doc};
@@ -208,12 +208,7 @@ impl Workload for Read {
         })
     }
 
-    fn reply(
-        &mut self,
-        issued: &Issued,
-        reply: Doc<'_>,
-        _: &mut Vec<u8>,
-    ) -> Result<Option<Issued>> {
+    fn reply(&mut self, issued: &Issued, reply: Doc<'_>, _: &mut Vec<u8>) -> Judged {
         let range = issued.kind == RANGES;
         let docs = reply::batch(reply, if range { RANGE as usize } else { 1 })?;
         let looked_at = self.seen.is_multiple_of(SAMPLE_EVERY);
@@ -268,7 +263,7 @@ pub fn main(args: Args) -> Result<bool> {
         width: u64::MAX / documents * RANGE * SLACK,
         ids,
     });
-    let target = Address::parse(&args.url)?;
+    let target = MongoAddress::parse(&args.url)?;
     let mut control = target.connect()?;
     let counted = control.count(db, collection)?;
     if counted != documents {
@@ -299,12 +294,12 @@ pub fn main(args: Args) -> Result<bool> {
 
 fn measure(
     args: &Args,
-    target: &Address,
-    control: &mut Connection,
+    target: &MongoAddress,
+    control: &mut MongoConnection,
     place: &Arc<Place>,
     title: &str,
     kinds: &'static [u8],
-) -> Result<Step> {
+) -> Result<MeasuredStep> {
     progress::step(1.0);
     let threads = process::allowed_cores().len().min(args.connections);
     say(
@@ -320,9 +315,9 @@ fn measure(
     let pids = control.server_pid().into_iter().collect();
     let progress = Progress::new(title, Goal::Time(args.duration), pids, args.to.quiet);
     let (outcome, spent) = fleet.watched(Some(args.duration), progress, &mut |_| {})?;
-    let mut step = Step::new(title, args.connections, threads, &outcome, spent);
+    let mut step = MeasuredStep::new(title, args.connections, threads, &outcome, spent);
     let at = outcome.elapsed.as_secs_f64();
-    let sizes = Sizes::of(control, &place.db, &place.collection, at)?;
+    let sizes = CollectionSizes::of(control, &place.db, &place.collection, at)?;
     step.sizes.push(sizes);
     Ok(step)
 }

@@ -2,7 +2,7 @@
 //!
 //! Invariant: a patch never changes a length, so the message stays well formed whatever is patched.
 
-use crate::terms::Durability;
+use crate::terms::WriteDurability;
 use bson::{Doc, DocBuf, Val, Writer};
 
 /// A whole OP_MSG, ready to send but for its slots and its request id.
@@ -113,7 +113,7 @@ pub struct InsertHead {
 }
 
 impl InsertHead {
-    pub fn new(db: &str, collection: &str, durability: Durability) -> InsertHead {
+    pub fn new(db: &str, collection: &str, durability: WriteDurability) -> InsertHead {
         let mut body = Writer::new();
         body.str("insert", collection).bool("ordered", true);
         durability.write_concern(&mut body);
@@ -141,7 +141,7 @@ impl InsertHead {
 }
 
 /// An unacknowledged write says that no reply is wanted.
-pub fn flags(durability: Durability) -> u32 {
+pub fn flags(durability: WriteDurability) -> u32 {
     if durability.acknowledged() {
         0
     } else {
@@ -154,7 +154,7 @@ pub fn flags(durability: Durability) -> u32 {
 pub fn update_by_id(
     db: &str,
     collection: &str,
-    durability: Durability,
+    durability: WriteDurability,
     id: Val<'_>,
     update: Doc<'_>,
     paths: &[&[&str]],
@@ -242,7 +242,7 @@ mod tests {
         let t = update_by_id(
             "d",
             "c",
-            Durability::Journaled,
+            WriteDurability::Journaled,
             Value::from("aa").as_val(),
             doc! {"$set": doc!{"f": 1}}.as_doc(),
             &[&["u", "$set", "f"]],
@@ -265,7 +265,7 @@ mod tests {
 
     #[test]
     fn inserts_carry_documents_and_their_durability() {
-        let head = InsertHead::new("d", "c", Durability::Unack);
+        let head = InsertHead::new("d", "c", WriteDurability::Unack);
         let mut out = Vec::new();
         head.write(&mut out, |o| {
             o.extend_from_slice(doc! {"_id": 1}.as_bytes());

@@ -6,10 +6,10 @@ use crate::fleet::{catch_interrupts, interrupted};
 use crate::output::{Journal, Output, Page};
 use crate::progress::say;
 use crate::repeat::{Repeat, turns};
-use crate::report::{Draft, Step};
+use crate::report::{Draft, MeasuredStep};
 use crate::targets::local::given_or_own;
-use crate::targets::{self, Target};
-use crate::terms::{Durability, count, duration, pause, positive};
+use crate::targets::{self, TargetDatabase};
+use crate::terms::{WriteDurability, count, duration, pause, positive};
 use crate::ycsb::session::StepPlan;
 use crate::ycsb::spec::known;
 use crate::ycsb::{Properties, Session, Spec, scenario};
@@ -68,7 +68,7 @@ pub struct Args {
     pub poisson: bool,
     /// What a write waits for (default: what the URL says, else w1).
     #[arg(long, value_enum)]
-    pub durability: Option<Durability>,
+    pub durability: Option<WriteDurability>,
     /// Whether to load, to run, or both.
     #[arg(long, value_enum, default_value = "both")]
     pub phase: Phases,
@@ -151,7 +151,7 @@ pub fn main(args: Args) -> Result<bool> {
 /// The workload on each target.
 fn sessions(
     args: &Args,
-    targets: Vec<Arc<dyn Target>>,
+    targets: Vec<Arc<dyn TargetDatabase>>,
     name: &str,
     spec: &Spec,
     draft: &mut Draft,
@@ -252,7 +252,7 @@ fn together(
     properties: &Properties,
     load: bool,
     plan: StepPlan,
-) -> Result<Step> {
+) -> Result<MeasuredStep> {
     // The password is in no result, and agents need it.
     let given =
         |url: &&String| targets::without_password(url) == session.info.url || args.url.len() == 1;
@@ -376,15 +376,15 @@ fn stem(path: &Path) -> String {
 }
 
 /// The write concern of a URL's options, as the MongoDB binding of YCSB takes it.
-pub fn durability_of(url: &str) -> Result<Durability> {
+pub fn durability_of(url: &str) -> Result<WriteDurability> {
     let options = url.split_once('?').map_or("", |(_, o)| o);
-    let mut durability = Durability::W1;
+    let mut durability = WriteDurability::W1;
     let mut journaled = false;
     for (key, value) in options.split('&').filter_map(|o| o.split_once('=')) {
         match (key.to_ascii_lowercase().as_str(), value) {
-            ("w", "0") => durability = Durability::Unack,
-            ("w", "1") => durability = Durability::W1,
-            ("w", "majority") => durability = Durability::Majority,
+            ("w", "0") => durability = WriteDurability::Unack,
+            ("w", "1") => durability = WriteDurability::W1,
+            ("w", "majority") => durability = WriteDurability::Majority,
             ("w", other) => {
                 return Err(Fault::Usage(format!("{url}: w={other} is not supported")));
             }
@@ -393,7 +393,7 @@ pub fn durability_of(url: &str) -> Result<Durability> {
         }
     }
     Ok(match durability {
-        Durability::W1 if journaled => Durability::Journaled,
+        WriteDurability::W1 if journaled => WriteDurability::Journaled,
         other => other,
     })
 }

@@ -5,8 +5,8 @@
 
 use crate::lang::{known, tr};
 use crate::overview::{Overview, Row, connections};
-use crate::rates::{Ratio, Word, drawn, interval};
-use crate::report::{Report, Step};
+use crate::rates::{Ratio, RatioWord, drawn, interval};
+use crate::report::{MeasuredStep, Report};
 use crate::terms::{bytes, grouped, span};
 use crate::text;
 use std::fmt::Write as _;
@@ -22,8 +22,6 @@ pub struct Workload {
     pub words: String,
     /// The study and its name for the step.
     pub place: String,
-    /// The load, in operations a second, that all targets were offered.
-    pub load: Option<f64>,
     /// One for each target that ran it.
     pub bars: Vec<Option<Bar>>,
     /// The first target against each other one.
@@ -44,7 +42,7 @@ pub struct Bar {
 }
 
 pub struct Against {
-    pub word: Word,
+    pub word: RatioWord,
     /// `2.00 times as fast as Q`, `not decided: the machine was not quiet`.
     pub text: String,
 }
@@ -77,7 +75,7 @@ fn is_last(reports: &[Report], row: &Row) -> bool {
     let Some((own, at)) = own.and_then(|s| Some((s, s.at?))) else {
         return true;
     };
-    let alike = |s: &&Step| s.name == own.name && s.connections == own.connections;
+    let alike = |s: &&MeasuredStep| s.name == own.name && s.connections == own.connections;
     report
         .steps
         .iter()
@@ -87,7 +85,7 @@ fn is_last(reports: &[Report], row: &Row) -> bool {
 
 fn workload(report: &Report, overview: &Overview, row: &Row) -> Option<Workload> {
     let step = |i: usize| report.steps.get(row.cells.get(i)?.as_ref()?.step?);
-    let all: Vec<Option<&Step>> = (0..row.cells.len()).map(step).collect();
+    let all: Vec<Option<&MeasuredStep>> = (0..row.cells.len()).map(step).collect();
     let named = all.iter().flatten().next()?;
     let longest = all.iter().flatten().map(|s| s.per_second);
     let longest = longest.fold(0.0, f64::max);
@@ -96,7 +94,7 @@ fn workload(report: &Report, overview: &Overview, row: &Row) -> Option<Workload>
     let against = (1..all.len()).map(|i| {
         let ratio = row.ratio(i)?;
         let other = overview.targets.get(i)?;
-        let word = row.words.get(i).copied().unwrap_or(Word::Open);
+        let word = row.words.get(i).copied().unwrap_or(RatioWord::Open);
         let vetoes = row.vetoes.get(i).map_or(&[][..], Vec::as_slice);
         Some(Against {
             word,
@@ -114,7 +112,6 @@ fn workload(report: &Report, overview: &Overview, row: &Row) -> Option<Workload>
         );
     }
     Some(Workload {
-        load,
         words,
         place: format!("{}, {}", row.study, row.step),
         bars: bars.collect(),
@@ -123,7 +120,7 @@ fn workload(report: &Report, overview: &Overview, row: &Row) -> Option<Workload>
 }
 
 /// Whether the faster of two was held up by the client, so that the ratio is the least that it can be.
-fn at_least(a: Option<&Step>, b: Option<&Step>) -> bool {
+fn at_least(a: Option<&MeasuredStep>, b: Option<&MeasuredStep>) -> bool {
     let (Some(a), Some(b)) = (a, b) else {
         return false;
     };
@@ -132,29 +129,35 @@ fn at_least(a: Option<&Step>, b: Option<&Step>) -> bool {
 }
 
 /// What one test over all rows says of a ratio.
-fn decision(ratio: Ratio, word: Word, vetoes: &[&'static str], other: &str, least: bool) -> String {
+fn decision(
+    ratio: Ratio,
+    word: RatioWord,
+    vetoes: &[&'static str],
+    other: &str,
+    least: bool,
+) -> String {
     let times = |v: f64| match v {
         v if v >= 9.95 => format!("{v:.0}"),
         v => format!("{v:.2}"),
     };
     let (up, down) = (times(ratio.value), times(1.0 / ratio.value));
     match word {
-        Word::Faster if least => text!("at least {0} times as fast as {1}", up, other),
-        Word::Faster => text!("{0} times as fast as {1}", up, other),
-        Word::Slower if least => text!("{0} is at least {1} times as fast", other, down),
-        Word::Slower => text!("{0} is {1} times as fast", other, down),
-        Word::Open if !vetoes.is_empty() => {
+        RatioWord::Faster if least => text!("at least {0} times as fast as {1}", up, other),
+        RatioWord::Faster => text!("{0} times as fast as {1}", up, other),
+        RatioWord::Slower if least => text!("{0} is at least {1} times as fast", other, down),
+        RatioWord::Slower => text!("{0} is {1} times as fast", other, down),
+        RatioWord::Open if !vetoes.is_empty() => {
             let why: Vec<&str> = vetoes.iter().map(|v| known(v)).collect();
             text!("against {0} not decided: {1}", other, why.join(", "))
         }
-        Word::Open if ratio.interval.is_none() => {
+        RatioWord::Open if ratio.interval.is_none() => {
             text!("against {0} not decided: measured once", other)
         }
-        Word::Open => text!("against {0} not decided: chance explains it", other),
+        RatioWord::Open => text!("against {0} not decided: chance explains it", other),
     }
 }
 
-fn bar(s: &Step, report: &Report, longest: f64, load: Option<f64>) -> Bar {
+fn bar(s: &MeasuredStep, report: &Report, longest: f64, load: Option<f64>) -> Bar {
     let share = |v: f64| (v / longest).clamp(0.0, 1.0);
     let open = load.and_then(|l| {
         let mut loops = open_loops(report, s);
@@ -170,14 +173,17 @@ fn bar(s: &Step, report: &Report, longest: f64, load: Option<f64>) -> Bar {
         length: share(s.per_second),
         interval: reach,
         cpu_us: s.server_cpu_us,
-        p99_us: load.map_or_else(|| s.worst_p99(), |_| open.and_then(Step::worst_p99)),
+        p99_us: load.map_or_else(|| s.worst_p99(), |_| open.and_then(MeasuredStep::worst_p99)),
         overloaded: open.is_some_and(|o| o.overloaded),
     }
 }
 
 /// The open loops of a workload on a target.
-fn open_loops<'r>(report: &'r Report, s: &'r Step) -> impl Iterator<Item = (f64, &'r Step)> {
-    let own = move |o: &&Step| o.name == s.name && o.target == s.target;
+fn open_loops<'r>(
+    report: &'r Report,
+    s: &'r MeasuredStep,
+) -> impl Iterator<Item = (f64, &'r MeasuredStep)> {
+    let own = move |o: &&MeasuredStep| o.name == s.name && o.target == s.target;
     let all = report.steps.iter().filter(own);
     all.filter_map(|o| Some((o.offered?, o)))
 }
@@ -188,7 +194,11 @@ fn is_same_load(a: f64, b: f64) -> bool {
 }
 
 /// The greatest load that all targets were offered.
-fn common_load(report: &Report, named: &Step, all: &[Option<&Step>]) -> Option<f64> {
+fn common_load(
+    report: &Report,
+    named: &MeasuredStep,
+    all: &[Option<&MeasuredStep>],
+) -> Option<f64> {
     let everybody = |load: f64| {
         let mut steps = all.iter().flatten();
         steps.all(|s| open_loops(report, s).any(|(l, _)| is_same_load(l, load)))
@@ -214,7 +224,7 @@ impl Bar {
 }
 
 /// A workload in plain words: what its operations are, from how many connections, of which size.
-fn words(s: &Step, with_mode: bool) -> String {
+fn words(s: &MeasuredStep, with_mode: bool) -> String {
     let all: u64 = s.latency.values().map(|l| l.count).sum();
     let mut kinds: Vec<(&str, u64)> = s.latency.iter().map(|(k, l)| (&**k, l.count)).collect();
     kinds.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(b.0)));
@@ -272,7 +282,7 @@ mod tests {
         }
     }
 
-    fn report(steps: Vec<Step>) -> Report {
+    fn report(steps: Vec<MeasuredStep>) -> Report {
         let mut d = Draft::new("sweep", "C.S4");
         for name in ["P", "Q"] {
             d.add_target(TargetInfo {
@@ -284,8 +294,8 @@ mod tests {
         d.report
     }
 
-    fn step(target: &str, rates: &[f64]) -> Step {
-        let mut s = Step::repeated("C.S4", target, 32, rates);
+    fn step(target: &str, rates: &[f64]) -> MeasuredStep {
+        let mut s = MeasuredStep::repeated("C.S4", target, 32, rates);
         s.latency.clear();
         s.latency.insert("READ".into(), count(900));
         s.latency.insert("UPDATE".into(), count(100));
@@ -294,14 +304,14 @@ mod tests {
         s
     }
 
-    fn open(target: &str, load: f64) -> Step {
-        Step {
+    fn open(target: &str, load: f64) -> MeasuredStep {
+        MeasuredStep {
             offered: Some(load),
             ..step(target, &[load])
         }
     }
 
-    fn card(steps: Vec<Step>) -> Scorecard {
+    fn card(steps: Vec<MeasuredStep>) -> Scorecard {
         let all = [report(steps)];
         let overview = Overview::of(&all);
         Scorecard::of(&all, &overview)
@@ -334,13 +344,13 @@ mod tests {
         let against = row.against[1].as_ref().unwrap();
         assert_eq!(
             (against.word, against.text.as_str()),
-            (Word::Faster, "2.00 times as fast as Q")
+            (RatioWord::Faster, "2.00 times as fast as Q")
         );
     }
 
     #[test]
     fn a_mode_that_tells_targets_apart_is_not_in_the_words_of_their_row() {
-        let of = |target: &str, mode: &str| Step {
+        let of = |target: &str, mode: &str| MeasuredStep {
             mode: Some(mode.into()),
             ..step(target, &[100.0])
         };
@@ -362,7 +372,7 @@ mod tests {
 
     #[test]
     fn the_last_of_what_was_measured_as_data_grew_comes_first() {
-        let at = |at: f64| Step {
+        let at = |at: f64| MeasuredStep {
             mode: Some(format!("of {at}")),
             at: Some(at),
             ..step("P", &[100.0])
@@ -390,7 +400,7 @@ mod tests {
         };
         let card = card(vec![step("P", &[200.0, 201.0, 199.0]), noisy()]);
         let against = card.workloads[0].against[1].as_ref().unwrap();
-        assert_eq!(against.word, Word::Open);
+        assert_eq!(against.word, RatioWord::Open);
         assert_eq!(
             against.text,
             "against Q not decided: the machine was not quiet"

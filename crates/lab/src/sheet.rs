@@ -176,6 +176,28 @@ impl Sheet {
         lines.join("\n")
     }
 
+    /// Which of the figures goes first where there is no room; none where all must be there.
+    fn least(&self, figures: &[usize]) -> Option<usize> {
+        let rank = |i: &usize| match self.columns[*i].kind {
+            ColumnKind::Less(n) => Some(n),
+            _ => None,
+        };
+        let least = figures.iter().filter_map(rank).max()?;
+        figures.iter().rposition(|i| rank(i) == Some(least))
+    }
+
+    /// What a row says in words, below its figures.
+    fn write_words(&self, out: &mut String, row: usize, words: &[usize], columns: usize) {
+        for i in words.iter().filter(|i| !self.cell(row, **i).is_empty()) {
+            let mut said = self.cell(row, *i).to_string();
+            if words.len() > 1 {
+                said = format!("{}: {said}", self.columns[*i].head);
+            }
+            let said = wrapped(&said, columns - 4).replace('\n', "\n    ");
+            let _ = writeln!(out, "    {said}");
+        }
+    }
+
     /// The table for a terminal.
     pub fn text(&self, columns: usize) -> String {
         let used = self.used();
@@ -194,18 +216,10 @@ impl Sheet {
         let beside = longest + needs(&least) <= columns;
         let room = if beside { columns - longest } else { columns };
         while needs(&figures) > room {
-            let rank = |i: &usize| match self.columns[*i].kind {
-                ColumnKind::Less(n) => Some(n),
-                _ => None,
+            let Some(least) = self.least(&figures) else {
+                return self.list(columns);
             };
-            let Some(least) = figures.iter().filter_map(rank).max() else {
-                break;
-            };
-            let at = figures.iter().rposition(|i| rank(i) == Some(least));
-            figures.remove(at.unwrap_or(0));
-        }
-        if needs(&figures) > room {
-            return self.list(columns);
+            figures.remove(least);
         }
         let widths = self.widths(&figures);
         let line = |cell: &dyn Fn(usize) -> String| {
@@ -233,14 +247,7 @@ impl Sheet {
             last = Some(label);
             let figures = line(&|i| self.cell(r, i).to_string());
             let _ = writeln!(out, "{}", figures.trim_end());
-            for i in words.iter().filter(|i| !self.cell(r, **i).is_empty()) {
-                let mut said = self.cell(r, *i).to_string();
-                if words.len() > 1 {
-                    said = format!("{}: {said}", self.columns[*i].head);
-                }
-                let said = wrapped(&said, columns - 4).replace('\n', "\n    ");
-                let _ = writeln!(out, "    {said}");
-            }
+            self.write_words(&mut out, r, &words, columns);
         }
         // A line without figures is none.
         out.lines()

@@ -3,7 +3,7 @@
 use crate::lang::{known, tr};
 use crate::overview::Overview;
 use crate::rates::{interval, reach};
-use crate::report::{Check, Comparison, Limit, Report, Shard, Step};
+use crate::report::{CheckedFigure, Limit, MeasuredStep, Report, ShardPart, SideComparison};
 use crate::sheet::{Column, ColumnKind, Sheet, column, named};
 use crate::study::plans::findings;
 use crate::terms::{bytes, counted, figure, grouped, span};
@@ -53,7 +53,7 @@ fn percent(value: Option<f64>) -> String {
 }
 
 /// What identifies a step: its name and operation, its target where there are several, its mode.
-fn name_of(all: &[Step], s: &Step, kind: &str) -> [String; 3] {
+fn name_of(all: &[MeasuredStep], s: &MeasuredStep, kind: &str) -> [String; 3] {
     let several = all.iter().any(|o| o.target != s.target);
     let mut name = known(&s.name).to_string();
     if !kind.is_empty() {
@@ -72,7 +72,7 @@ fn name_of(all: &[Step], s: &Step, kind: &str) -> [String; 3] {
 }
 
 /// Rates and latencies. Of a mixed workload each operation has a line of its own.
-pub fn steps(all: &[Step]) -> Sheet {
+pub fn steps(all: &[MeasuredStep]) -> Sheet {
     let mut rows = Vec::new();
     for s in all {
         let many = s.latency.len() > 1;
@@ -102,7 +102,7 @@ pub fn steps(all: &[Step]) -> Sheet {
     sheet(tr("All steps").into(), false, columns, rows)
 }
 
-fn step(all: &[Step], s: &Step, kind: Option<&String>) -> Vec<String> {
+fn step(all: &[MeasuredStep], s: &MeasuredStep, kind: Option<&String>) -> Vec<String> {
     let mut row = name_of(all, s, "").to_vec();
     let rate = grouped(s.per_second) + &reach(s.per_second, interval(s));
     let bound = if s.client_bound { CLIENTS } else { "" };
@@ -129,7 +129,7 @@ fn step(all: &[Step], s: &Step, kind: Option<&String>) -> Vec<String> {
     row
 }
 
-fn operation(all: &[Step], s: &Step, kind: &String) -> Vec<String> {
+fn operation(all: &[MeasuredStep], s: &MeasuredStep, kind: &String) -> Vec<String> {
     let mut row = name_of(all, s, kind).to_vec();
     let count = s.latency.get(kind).map_or(0, |l| l.count);
     let rate = grouped(count as f64 / s.seconds.max(1e-9));
@@ -139,7 +139,7 @@ fn operation(all: &[Step], s: &Step, kind: &String) -> Vec<String> {
     row
 }
 
-fn latency(s: &Step, kind: Option<&String>) -> [String; 5] {
+fn latency(s: &MeasuredStep, kind: Option<&String>) -> [String; 5] {
     let Some(l) = kind.and_then(|k| s.timed(k)) else {
         return Default::default();
     };
@@ -148,7 +148,7 @@ fn latency(s: &Step, kind: Option<&String>) -> [String; 5] {
 }
 
 /// What each step cost, and what disturbed it.
-fn costs(all: &[Step]) -> Sheet {
+fn costs(all: &[MeasuredStep]) -> Sheet {
     let rows = all.iter().map(|s| {
         let mut row = name_of(all, s, "").to_vec();
         let null = s.client_ratio().map(|_| s.client_ratio_text());
@@ -191,8 +191,8 @@ fn costs(all: &[Step]) -> Sheet {
     sheet(title.into(), false, columns, rows.collect())
 }
 
-pub fn checks(list: &[Check]) -> Sheet {
-    let barred = |c: &Check| c.at_least.or(c.at_most).is_some();
+pub fn checks(list: &[CheckedFigure]) -> Sheet {
+    let barred = |c: &CheckedFigure| c.at_least.or(c.at_most).is_some();
     let rows = list.iter().map(|c| {
         let bar = match (c.at_least, c.at_most) {
             (Some(b), _) => text!("at least {0}", b),
@@ -226,7 +226,7 @@ fn verdict(pass: bool) -> &'static str {
 }
 
 /// Both sides of comparisons.
-pub fn comparisons(list: &[Comparison]) -> Sheet {
+pub fn comparisons(list: &[SideComparison]) -> Sheet {
     let between = |i: [f64; 2]| format!("{:.3}–{:.3}", i[0], i[1]);
     let rows = list.iter().map(|c| {
         let judged = c.bar_share.or(c.bar_cpu).is_some();
@@ -273,7 +273,7 @@ pub fn comparisons(list: &[Comparison]) -> Sheet {
 
 /// Sizes at the end of each step; of study A it is test 8.
 fn sizes(r: &Report) -> Sheet {
-    let same = |a: &Step, b: &Step| {
+    let same = |a: &MeasuredStep, b: &MeasuredStep| {
         let mode = a.mode == b.mode || a.offered.is_some();
         mode && a.name == b.name && a.target == b.target && a.at == b.at
     };
@@ -323,7 +323,7 @@ fn shards(r: &Report) -> Sheet {
         column("chunks", Figure),
         column("indexes", Words),
     ];
-    let rows = Shard::rows(&r.shards).into_iter().map(|row| {
+    let rows = ShardPart::rows(&r.shards).into_iter().map(|row| {
         let [name, documents, average, data, disk, indexes, chunks] = row;
         vec![name, documents, average, data, disk, chunks, indexes]
     });
@@ -420,7 +420,7 @@ pub fn overview(all: &Overview) -> Sheet {
 
 /// What marks in tables mean, of those that stand there.
 pub fn marks(r: &Report) -> Vec<String> {
-    let any = |of: &dyn Fn(&Step) -> bool| r.steps.iter().any(of);
+    let any = |of: &dyn Fn(&MeasuredStep) -> bool| r.steps.iter().any(of);
     let mut all = Vec::new();
     if any(&|s| s.repeats.len() > 1) {
         all.push(
@@ -454,8 +454,8 @@ mod tests {
             max_us: 990.0,
             ..Latency::default()
         };
-        let mut s = Step::example("insert", "P", 1, 100.0);
-        let shown = |s: &Step| {
+        let mut s = MeasuredStep::example("insert", "P", 1, 100.0);
+        let shown = |s: &MeasuredStep| {
             let sheet = steps(std::slice::from_ref(s));
             let at = |head: &str| sheet.columns.iter().position(|c| c.head == head).unwrap();
             ["p50", "p99", "p99.9", "max"].map(|h| sheet.cell(0, at(h)).to_string())

@@ -6,15 +6,15 @@ use crate::fault::{Fault, Result};
 use crate::fleet::{catch_interrupts, interrupted};
 use crate::null::Form;
 use crate::output::{Journal, Output, Page};
-use crate::process::Placement;
+use crate::process::CorePlacement;
 use crate::progress::{self, say};
 use crate::repeat::{Repeat, turns};
-use crate::report::{Check, Draft};
+use crate::report::{CheckedFigure, Draft};
 use crate::study::pains::shape;
 use crate::sweep::Turns;
 use crate::targets::local::{Means, Started, Up, installed, own_server};
-use crate::targets::{self, Target};
-use crate::terms::{Durability, count, duration};
+use crate::targets::{self, TargetDatabase};
+use crate::terms::{WriteDurability, count, duration};
 use crate::ycsb::session::StepPlan;
 use crate::ycsb::{Session, scenario};
 use std::sync::Arc;
@@ -42,7 +42,7 @@ pub struct Args {
     pub duration: Duration,
     /// What a write waits for.
     #[arg(long, value_enum, default_value = "w1")]
-    pub durability: Durability,
+    pub durability: WriteDurability,
     #[command(flatten)]
     pub repeat: Repeat,
     #[command(flatten)]
@@ -99,7 +99,7 @@ fn package(product: &str) -> (&str, &str) {
 
 /// The databases of the study; those that were started for it end with it.
 struct Servers {
-    targets: Vec<Arc<dyn Target>>,
+    targets: Vec<Arc<dyn TargetDatabase>>,
     own: Option<(Server, ServerSetup)>,
     _beside: Started,
 }
@@ -147,7 +147,7 @@ impl Servers {
                 )
             }
         };
-        let placement = Placement::new(None, None)?;
+        let placement = CorePlacement::new(None, None)?;
         let room = ServerSetup::open(None, Some(&launch), None, placement, Form::Threads)?;
         say(args.to.quiet, "starting a server");
         let server = room.start(&room.fresh_dbpath()?, &[])?;
@@ -155,7 +155,7 @@ impl Servers {
         draft
             .report
             .checks
-            .push(Check::figure("ready after", ready, "ms"));
+            .push(CheckedFigure::figure("ready after", ready, "ms"));
         self.targets.push(targets::open(&server.target.url)?);
         self.own = Some((server, room));
         Ok(())
@@ -238,7 +238,7 @@ fn load(
     let (_, mut step) = session.load(plan, &mut |_| {})?;
     step.name = "load".into();
     for check in shape(&step) {
-        draft.check(Check {
+        draft.check(CheckedFigure {
             name: format!("{label}: {}", check.name),
             ..check
         });

@@ -3,7 +3,7 @@
 use crate::fault::{Fault, Result};
 use crate::lang::tr;
 use crate::overview::{Overview, merge, short_title, title};
-use crate::rates::{UNDECIDED, Word, interval};
+use crate::rates::{RatioWord, UNDECIDED, interval};
 use crate::report::Report;
 use crate::scorecard::{Bar, Scorecard, Workload};
 use crate::sheet::{ColumnKind, Sheet, cells, clipped, column, padded, width, wrapped};
@@ -186,9 +186,9 @@ fn workload(lines: &mut Vec<String>, card: &Scorecard, w: &Workload, names: usiz
     }
     for a in w.against.iter().flatten() {
         let mark = match a.word {
-            Word::Faster => "+",
-            Word::Slower => "-",
-            Word::Open => "·",
+            RatioWord::Faster => "+",
+            RatioWord::Slower => "-",
+            RatioWord::Open => "·",
         };
         lines.push(wrapped(&format!("  {mark} {}", a.text), columns));
     }
@@ -337,23 +337,24 @@ fn figures(r: &Report) -> BTreeMap<String, Figure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::{Check, Comparison, Step};
+    use crate::report::{CheckedFigure, MeasuredStep, SideComparison};
 
     #[test]
     fn figures_of_both_reports_have_the_same_names() {
         let mut r = crate::report::Draft::new("bench", "all").report;
-        r.comparisons.push(Comparison {
+        r.comparisons.push(SideComparison {
             name: "point-read".into(),
             share: 0.7,
             cpu_ratio: Some(1.4),
-            ..Comparison::default()
+            ..SideComparison::default()
         });
-        r.checks.push(Check::at_most("ready", 20.0, "ms", 300.0));
-        r.steps.push(Step {
+        r.checks
+            .push(CheckedFigure::at_most("ready", 20.0, "ms", 300.0));
+        r.steps.push(MeasuredStep {
             name: "run".into(),
             connections: 4,
             per_second: 10.0,
-            ..Step::default()
+            ..MeasuredStep::default()
         });
         let names: Vec<String> = figures(&r).into_keys().collect();
         assert_eq!(
@@ -412,7 +413,7 @@ mod tests {
                 product: name.into(),
                 ..Default::default()
             });
-            let mut s = Step::repeated("C.S4", name, 32, &[12_345.0, 12_300.0, 12_400.0]);
+            let mut s = MeasuredStep::repeated("C.S4", name, 32, &[12_345.0, 12_300.0, 12_400.0]);
             s.server_cpu_us = Some(31.0);
             d.report.steps.push(s);
         }

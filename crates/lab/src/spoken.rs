@@ -2,7 +2,7 @@
 //! what it sends and whether the answer is right.
 
 use crate::fault::Result;
-use crate::lane::{Issued, Workload};
+use crate::lane::{Issued, Judged, Numbered, Workload};
 use crate::targets::Dialect;
 use bson::Doc;
 
@@ -15,14 +15,8 @@ pub trait Spoken: Send {
     /// As [`Workload::next`].
     fn request(&mut self, out: &mut Vec<u8>) -> Option<Issued>;
 
-    /// Judges a whole reply to the request `id`. A further request of the same operation may be appended to `out`.
-    fn judge(
-        &mut self,
-        issued: &Issued,
-        message: &[u8],
-        id: i32,
-        out: &mut Vec<u8>,
-    ) -> Result<Option<Issued>>;
+    /// Judges a whole reply. A further request of the same operation may be appended to `out`.
+    fn judge(&mut self, issued: &Issued, reply: Numbered<'_>, out: &mut Vec<u8>) -> Judged;
 }
 
 impl<S: Spoken> Workload for S {
@@ -35,7 +29,7 @@ impl<S: Spoken> Workload for S {
         self.request(out)
     }
 
-    fn reply(&mut self, _: &Issued, _: Doc<'_>, _: &mut Vec<u8>) -> Result<Option<Issued>> {
+    fn reply(&mut self, _: &Issued, _: Doc<'_>, _: &mut Vec<u8>) -> Judged {
         unreachable!("replies are read through the dialect")
     }
 
@@ -50,13 +44,7 @@ impl<S: Spoken> Workload for S {
     }
 
     #[inline]
-    fn message(
-        &mut self,
-        issued: &Issued,
-        message: &[u8],
-        id: i32,
-        out: &mut Vec<u8>,
-    ) -> Result<Option<Issued>> {
-        self.judge(issued, message, id, out)
+    fn message(&mut self, issued: &Issued, reply: Numbered<'_>, out: &mut Vec<u8>) -> Judged {
+        self.judge(issued, reply, out)
     }
 }

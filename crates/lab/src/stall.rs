@@ -5,7 +5,7 @@
 
 use crate::lang::{known, tr};
 use crate::measure::{Sample, median};
-use crate::report::{Report, Step};
+use crate::report::{MeasuredStep, Report};
 use crate::terms::span;
 use crate::text;
 
@@ -34,13 +34,13 @@ pub struct Stall {
 
 impl Stall {
     /// The worst of a step's repeats.
-    pub fn of(step: &Step) -> Option<Stall> {
+    pub fn of(step: &MeasuredStep) -> Option<Stall> {
         let repeats = step.repeats.iter().filter_map(Stall::of_one);
         let all = repeats.chain(Stall::of_one(step));
         all.max_by(|a, b| a.time().total_cmp(&b.time()))
     }
 
-    fn of_one(step: &Step) -> Option<Stall> {
+    fn of_one(step: &MeasuredStep) -> Option<Stall> {
         let silence: f64 = silent(step).map(|s| s.seconds).sum();
         let longest = step.latency.values().map(|l| l.max_us).fold(0.0, f64::max) / 1e6;
         let stands_out = |l: &crate::measure::Latency| {
@@ -56,7 +56,7 @@ impl Stall {
 }
 
 /// The seconds of a step in which hardly anything ended.
-pub fn silent(step: &Step) -> impl Iterator<Item = &Sample> {
+pub fn silent(step: &MeasuredStep) -> impl Iterator<Item = &Sample> {
     let whole = step.series.iter().filter(|s| s.seconds > 0.2);
     let rates: Vec<f64> = whole.map(|s| s.operations as f64 / s.seconds).collect();
     let usual = Some(median(&rates)).filter(|r| *r >= LEAST_RATE);
@@ -67,7 +67,7 @@ pub fn silent(step: &Step) -> impl Iterator<Item = &Sample> {
 }
 
 /// The ends of the seconds in which a server stood still: hardly anything ended, or what ended had waited for long.
-pub fn seconds(step: &Step) -> Vec<f64> {
+pub fn seconds(step: &MeasuredStep) -> Vec<f64> {
     let silent: Vec<f64> = silent(step).map(|s| s.at).collect();
     let is_long = |s: &&Sample| {
         s.max_us >= LEAST_LONGEST * 1e6 && s.p50_us > 0.0 && s.max_us >= s.p50_us * LONGER
@@ -80,7 +80,7 @@ pub fn seconds(step: &Step) -> Vec<f64> {
 
 /// A sentence for each target that stood still: the worst of its steps, and how many there were.
 pub fn sentences(r: &Report) -> Vec<String> {
-    let mut found: Vec<(&Step, Stall, usize)> = Vec::new();
+    let mut found: Vec<(&MeasuredStep, Stall, usize)> = Vec::new();
     for (step, stall) in r.steps.iter().filter_map(|s| Some((s, Stall::of(s)?))) {
         match found.iter_mut().find(|(s, _, _)| s.target == step.target) {
             Some((s, worst, n)) => {
@@ -104,7 +104,7 @@ pub fn sentences(r: &Report) -> Vec<String> {
 }
 
 /// `Q stood still in C.S5: for 3.0 of 8.0 s hardly anything ended; the longest operation took 3.0 s`.
-fn sentence(step: &Step, stall: Stall) -> String {
+fn sentence(step: &MeasuredStep, stall: Stall) -> String {
     let who = step.target.as_deref().unwrap_or(tr("The server"));
     let how_long = span((stall.longest * 1e9) as u64);
     let name = known(&step.name);
@@ -131,7 +131,7 @@ fn sentence(step: &Step, stall: Stall) -> String {
 }
 
 /// How much of an open loop's latency was the client's own: it sent late.
-pub fn lag(step: &Step) -> Option<String> {
+pub fn lag(step: &MeasuredStep) -> Option<String> {
     let lag = step.lag.as_ref()?.p99_us;
     let worst = step.latency.values().map(|l| l.p99_us).fold(0.0, f64::max);
     let is_the_clients = lag >= LEAST_LAG_US && lag >= worst * MOSTLY;
@@ -151,8 +151,8 @@ mod tests {
     use super::*;
     use crate::measure::Latency;
 
-    fn step(operations: &[u64], p50_us: f64, max_us: f64) -> Step {
-        let mut s = Step::example("C.S5", "Q", 8, 1000.0);
+    fn step(operations: &[u64], p50_us: f64, max_us: f64) -> MeasuredStep {
+        let mut s = MeasuredStep::example("C.S5", "Q", 8, 1000.0);
         s.seconds = operations.len() as f64;
         s.series = operations
             .iter()
@@ -175,7 +175,7 @@ mod tests {
         s
     }
 
-    fn sentence_of(step: &Step) -> Option<String> {
+    fn sentence_of(step: &MeasuredStep) -> Option<String> {
         Some(sentence(step, Stall::of(step)?))
     }
 

@@ -7,9 +7,9 @@ use crate::output::{Journal, Output, Page};
 use crate::progress::{self, say};
 use crate::rates::peak_and_knee;
 use crate::repeat::{Repeat, turns};
-use crate::report::{Check, Draft, Step};
+use crate::report::{CheckedFigure, Draft, MeasuredStep};
 use crate::targets::local::given_or_own;
-use crate::terms::{Durability, count, duration, grouped, positive};
+use crate::terms::{WriteDurability, count, duration, grouped, positive};
 use crate::ycsb::session::StepPlan;
 use crate::ycsb::{Session, scenario};
 use std::time::Duration;
@@ -44,7 +44,7 @@ pub struct Args {
     pub poisson: bool,
     /// What a write waits for.
     #[arg(long, value_enum, default_value = "w1")]
-    pub durability: Durability,
+    pub durability: WriteDurability,
     /// Threads of the load client (default: one a core).
     #[arg(long, default_value_t = 0)]
     pub client_threads: usize,
@@ -228,23 +228,24 @@ fn common_peak(peaks: &[Option<(usize, f64)>]) -> Option<(usize, f64)> {
 /// Connections and rate of a session's peak; peak and knee become figures of the result.
 fn peak(session: &Session, draft: &mut Draft) -> Option<(usize, f64)> {
     let (label, name) = (session.info.label(), &session.name);
-    let own =
-        |s: &&Step| s.name == *name && s.target.as_deref() == Some(&label) && s.offered.is_none();
-    let points: Vec<&Step> = draft.report.steps.iter().filter(own).collect();
+    let own = |s: &&MeasuredStep| {
+        s.name == *name && s.target.as_deref() == Some(&label) && s.offered.is_none()
+    };
+    let points: Vec<&MeasuredStep> = draft.report.steps.iter().filter(own).collect();
     let (peak, knee) = peak_and_knee(&points)?;
     let found = (peak.connections, peak.per_second);
     let said = [("peak", Some(peak)), ("knee", knee)];
-    let of = |(what, s): (&str, Option<&Step>)| {
+    let of = |(what, s): (&str, Option<&MeasuredStep>)| {
         let s = s?;
         let unit = match s.connections {
             1 => "connection",
             _ => "connections",
         };
         let name = format!("{label}, {name}: {what}");
-        let figure = Check::figure(&name, s.connections as f64, unit);
+        let figure = CheckedFigure::figure(&name, s.connections as f64, unit);
         Some(figure.note(format!("{}/s", grouped(s.per_second))))
     };
-    let checks: Vec<Check> = said.into_iter().filter_map(of).collect();
+    let checks: Vec<CheckedFigure> = said.into_iter().filter_map(of).collect();
     draft
         .report
         .checks

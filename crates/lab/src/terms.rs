@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// What a write waits for before it counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Durability {
+pub enum WriteDurability {
     /// Not acknowledged (`w: 0`).
     Unack,
     /// `w: 1`.
@@ -19,28 +19,28 @@ pub enum Durability {
     Journaled,
 }
 
-impl Durability {
+impl WriteDurability {
     pub fn name(self) -> &'static str {
         match self {
-            Durability::Unack => "unack",
-            Durability::W1 => "w1",
-            Durability::Majority => "majority",
-            Durability::Journaled => "journaled",
+            WriteDurability::Unack => "unack",
+            WriteDurability::W1 => "w1",
+            WriteDurability::Majority => "majority",
+            WriteDurability::Journaled => "journaled",
         }
     }
 
     pub fn acknowledged(self) -> bool {
-        self != Durability::Unack
+        self != WriteDurability::Unack
     }
 
     /// Appends `writeConcern`.
     pub fn write_concern(self, w: &mut Writer) {
         w.open_doc("writeConcern");
         match self {
-            Durability::Unack => w.i32("w", 0),
-            Durability::W1 => w.i32("w", 1),
-            Durability::Majority => w.str("w", "majority"),
-            Durability::Journaled => w.i32("w", 1).bool("j", true),
+            WriteDurability::Unack => w.i32("w", 0),
+            WriteDurability::W1 => w.i32("w", 1),
+            WriteDurability::Majority => w.str("w", "majority"),
+            WriteDurability::Journaled => w.i32("w", 1).bool("j", true),
         };
         w.close();
     }

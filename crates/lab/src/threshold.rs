@@ -1,7 +1,7 @@
 //! Bars that a user sets for a run, `--threshold "READ p99<5ms"`: each step that has the figure is checked, and one that
 //! misses its bar makes the exit code 1.
 
-use crate::report::{Check, Report, Step};
+use crate::report::{CheckedFigure, MeasuredStep, Report};
 use crate::terms::pause;
 
 /// `[STEP:][KIND ]FIGURE<VALUE` or `…>VALUE`.
@@ -70,7 +70,7 @@ pub fn threshold(text: &str) -> Result<Threshold, String> {
 }
 
 impl Threshold {
-    fn of_kind(&self, s: &Step, kind: &str) -> Option<f64> {
+    fn of_kind(&self, s: &MeasuredStep, kind: &str) -> Option<f64> {
         let l = s.latency.get(kind)?;
         Some(match self.figure {
             Figure::Mean => l.mean_us / 1e3,
@@ -81,7 +81,7 @@ impl Threshold {
     }
 
     /// Its checks on a step: one, or one for each kind of operation.
-    fn on(&self, s: &Step) -> Vec<(String, f64)> {
+    fn on(&self, s: &MeasuredStep) -> Vec<(String, f64)> {
         match self.figure {
             Figure::Rate => vec![(String::new(), s.per_second)],
             Figure::Cpu => s
@@ -110,12 +110,12 @@ impl Threshold {
 }
 
 /// The checks of all thresholds; one that no step has a figure for is missed.
-pub fn checks(thresholds: &[Threshold], r: &Report) -> Vec<Check> {
+pub fn checks(thresholds: &[Threshold], r: &Report) -> Vec<CheckedFigure> {
     let mut all = Vec::new();
     for t in thresholds {
         let (what, unit) = t.name();
         let before = all.len();
-        let wanted = |s: &&Step| t.step.as_ref().is_none_or(|w| s.name.contains(w));
+        let wanted = |s: &&MeasuredStep| t.step.as_ref().is_none_or(|w| s.name.contains(w));
         for s in r.steps.iter().filter(wanted) {
             for (kind, value) in t.on(s) {
                 let mut name = format!("{} @{}", s.name, s.connections);
@@ -124,13 +124,13 @@ pub fn checks(thresholds: &[Threshold], r: &Report) -> Vec<Check> {
                 }
                 let name = format!("{name}: {kind} {what}").replace(":  ", ": ");
                 all.push(match t.below {
-                    true => Check::at_most(&name, value, unit, t.value),
-                    false => Check::at_least(&name, value, unit, t.value),
+                    true => CheckedFigure::at_most(&name, value, unit, t.value),
+                    false => CheckedFigure::at_least(&name, value, unit, t.value),
                 });
             }
         }
         if all.len() == before {
-            let mut check = Check::figure(&format!("threshold {what}"), 0.0, unit);
+            let mut check = CheckedFigure::figure(&format!("threshold {what}"), 0.0, unit);
             check.at_least = Some(t.value);
             check.pass = false;
             all.push(check.note("no step has this figure"));
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn thresholds_are_read_and_checked() {
-        let mut s = Step::example("C.S3", "T", 8, 1000.0);
+        let mut s = MeasuredStep::example("C.S3", "T", 8, 1000.0);
         for (kind, ms) in [("READ", 2), ("UPDATE", 9)] {
             let mut h = histogram();
             h.saturating_record(ms * 1_000_000);

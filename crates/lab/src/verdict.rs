@@ -6,8 +6,8 @@
 use crate::lang::{known, tr};
 use crate::measure::median;
 use crate::overview::{Class, Overview, Row};
-use crate::rates::{Ratio, Word};
-use crate::report::{Check, Comparison, Limit, Report, Step};
+use crate::rates::{Ratio, RatioWord};
+use crate::report::{CheckedFigure, Limit, MeasuredStep, Report, SideComparison};
 use crate::stall;
 use crate::study::plans::findings;
 use crate::terms::{grouped, span};
@@ -126,7 +126,7 @@ fn offered(r: &Report) -> Vec<Sentence> {
             names.push(name);
         }
     }
-    let of = |s: &&Step| s.offered.unwrap_or(0.0);
+    let of = |s: &&MeasuredStep| s.offered.unwrap_or(0.0);
     let told = names.into_iter().map(|(name, target)| {
         let own = || open().filter(move |s| s.name == name && s.target.as_deref() == target);
         let best = own().filter(|s| !s.overloaded);
@@ -150,7 +150,7 @@ fn offered(r: &Report) -> Vec<Sentence> {
 }
 
 /// A comparison in the words of the terminal: what costs more CPU while its rate is higher is not called slower.
-pub fn compared(c: &Comparison) -> Sentence {
+pub fn compared(c: &SideComparison) -> Sentence {
     let (tone, word) = match c.verdict.as_str() {
         "faster" => (Tone::Ahead, c.words()),
         "slower" => (Tone::Behind, c.words()),
@@ -178,8 +178,8 @@ pub fn compared(c: &Comparison) -> Sentence {
 }
 
 /// How the bars were held.
-fn bars(checks: &[Check], comparisons: &[Comparison]) -> Option<Sentence> {
-    let barred = |c: &&Check| c.at_least.or(c.at_most).is_some();
+fn bars(checks: &[CheckedFigure], comparisons: &[SideComparison]) -> Option<Sentence> {
+    let barred = |c: &&CheckedFigure| c.at_least.or(c.at_most).is_some();
     let checked = checks.iter().filter(barred);
     let mut all: Vec<(&str, bool)> = checked.map(|c| (c.name.as_str(), c.pass)).collect();
     let shares = comparisons.iter().filter(|c| c.bar_share.is_some());
@@ -226,7 +226,7 @@ fn against(all: &Overview, i: usize) -> Option<Sentence> {
         let own: Vec<&Row> = rows.filter(|r| r.ratio(i).is_some()).collect();
         cpu.extend(own.iter().filter_map(|r| r.cpu_ratio(i)));
         let word = |r: &&Row| Some((r.ratio(i)?, r.words.get(i).copied()?));
-        let ratios: Vec<(Ratio, Word)> = own.iter().filter_map(word).collect();
+        let ratios: Vec<(Ratio, RatioWord)> = own.iter().filter_map(word).collect();
         if !ratios.is_empty() {
             kinds.push((class.plural(), ratios));
         }
@@ -237,38 +237,19 @@ fn against(all: &Overview, i: usize) -> Option<Sentence> {
     let once = kinds
         .iter()
         .all(|k| k.1.iter().all(|r| r.0.interval.is_none()));
-    let (mut tone, mut head) = headline(first, other, &kinds, once);
-    let open = kinds.iter().all(|k| k.1.iter().all(|r| r.1 == Word::Open));
-    if let (true, Some(Some((ratio, word)))) = (open, all.together.get(i)) {
-        let ratio = times(&[ratio.value]);
-        match word {
-            Word::Open => {}
-            Word::Faster => {
-                tone = Tone::Ahead;
-                head = text!(
-                    "{0} is faster than {1} over all rows together ({2} times), in none for certain",
-                    first,
-                    other,
-                    ratio
-                );
-            }
-            Word::Slower => {
-                tone = Tone::Behind;
-                head = text!(
-                    "{0} is slower than {1} over all rows together ({2} times), in none for certain",
-                    first,
-                    other,
-                    ratio
-                );
-            }
-        }
-    }
+    let open = kinds
+        .iter()
+        .all(|k| k.1.iter().all(|r| r.1 == RatioWord::Open));
+    let together = all.together.get(i).copied().flatten().filter(|_| open);
+    let (tone, head) = together
+        .and_then(|decided| over_all_rows(first, other, decided))
+        .unwrap_or_else(|| headline(first, other, &kinds, once));
     let head = vetoed(all, i, head);
     let parts = kinds.iter().map(|(what, ratios)| {
         let values: Vec<f64> = ratios.iter().map(|r| r.0.value).collect();
         match doubt(ratios) {
             // The figure of what chance explains would be read as one.
-            Some(doubt) if !once && ratios.iter().all(|r| r.1 == Word::Open) => {
+            Some(doubt) if !once && ratios.iter().all(|r| r.1 == RatioWord::Open) => {
                 format!("{what} {doubt}")
             }
             Some(doubt) if !once => text!("{0} {1} times ({2})", what, times(&values), doubt),
@@ -286,8 +267,38 @@ fn against(all: &Overview, i: usize) -> Option<Sentence> {
     Some(say(tone, text + tr(".")))
 }
 
+/// What all rows decide together, where none does by itself.
+fn over_all_rows(
+    first: &str,
+    other: &str,
+    (ratio, word): (Ratio, RatioWord),
+) -> Option<(Tone, String)> {
+    let ratio = times(&[ratio.value]);
+    match word {
+        RatioWord::Open => None,
+        RatioWord::Faster => {
+            let text = text!(
+                "{0} is faster than {1} over all rows together ({2} times), in none for certain",
+                first,
+                other,
+                ratio
+            );
+            Some((Tone::Ahead, text))
+        }
+        RatioWord::Slower => {
+            let text = text!(
+                "{0} is slower than {1} over all rows together ({2} times), in none for certain",
+                first,
+                other,
+                ratio
+            );
+            Some((Tone::Behind, text))
+        }
+    }
+}
+
 /// The ratios of a kind of work, each with what the test of all rows together decides of it.
-type Decided<'a> = (&'a str, Vec<(Ratio, Word)>);
+type Decided<'a> = (&'a str, Vec<(Ratio, RatioWord)>);
 
 /// The headline with the number of rows in which something forbids to decide, and what; that alone where it is all of them.
 fn vetoed(all: &Overview, i: usize, head: String) -> String {
@@ -322,7 +333,7 @@ fn vetoed(all: &Overview, i: usize, head: String) -> String {
     }
 }
 
-fn has(ratios: &[(Ratio, Word)], word: Word) -> bool {
+fn has(ratios: &[(Ratio, RatioWord)], word: RatioWord) -> bool {
     ratios.iter().any(|r| r.1 == word)
 }
 
@@ -336,11 +347,11 @@ fn headline(first: &str, other: &str, kinds: &[Decided<'_>], once: bool) -> (Ton
         );
         return (Tone::Open, text);
     }
-    let within = |word: Word| -> Vec<&str> {
+    let within = |word: RatioWord| -> Vec<&str> {
         let own = kinds.iter().filter(|k| has(&k.1, word));
         own.map(|k| k.0).collect()
     };
-    let (up, down) = (within(Word::Faster), within(Word::Slower));
+    let (up, down) = (within(RatioWord::Faster), within(RatioWord::Slower));
     let of = |some: &[&str]| match some.len() == kinds.len() {
         true => String::new(),
         false => text!(" in {0}", some.join(tr(" and "))),
@@ -374,10 +385,14 @@ fn headline(first: &str, other: &str, kinds: &[Decided<'_>], once: bool) -> (Ton
 }
 
 /// What of one kind of work is not faster, where that is not what the sentence says already.
-fn doubt(ratios: &[(Ratio, Word)]) -> Option<&'static str> {
-    let any = |word: Word| has(ratios, word);
-    match (any(Word::Faster), any(Word::Slower), any(Word::Open)) {
-        (false, false, _) => any(Word::Open).then_some(tr("undecided")),
+fn doubt(ratios: &[(Ratio, RatioWord)]) -> Option<&'static str> {
+    let any = |word: RatioWord| has(ratios, word);
+    match (
+        any(RatioWord::Faster),
+        any(RatioWord::Slower),
+        any(RatioWord::Open),
+    ) {
+        (false, false, _) => any(RatioWord::Open).then_some(tr("undecided")),
         (true, true, _) => Some(tr("faster in some, slower in others")),
         (true, false, true) => Some(tr("faster or undecided")),
         (false, true, true) => Some(tr("slower or undecided")),
@@ -397,8 +412,12 @@ fn shards_against_one(r: &Report, overview: &Overview) -> Vec<Sentence> {
         return Vec::new();
     };
     let of = |label: &String| {
-        let own = |s: &&Step| s.target.as_ref() == Some(label);
-        r.steps.iter().filter(own).cloned().collect::<Vec<Step>>()
+        let own = |s: &&MeasuredStep| s.target.as_ref() == Some(label);
+        r.steps
+            .iter()
+            .filter(own)
+            .cloned()
+            .collect::<Vec<MeasuredStep>>()
     };
     let sentence = |shards: &String| {
         let pair = Report {
@@ -449,7 +468,7 @@ fn falls(r: &Report) -> Vec<Sentence> {
         let mut parts = Vec::new();
         let mut span = None;
         for name in ["C.S5", "C.S2", "C.S3", "C.S4", "C.S1"] {
-            let own = |s: &&Step| s.name == name && s.target.as_deref() == Some(target);
+            let own = |s: &&MeasuredStep| s.name == name && s.target.as_deref() == Some(target);
             let sizes = r.steps.iter().filter(own).filter_map(|s| s.at);
             let (low, high) = sizes.fold((f64::INFINITY, 0.0), |(l, h): (f64, f64), n| {
                 (l.min(n), h.max(n))
@@ -554,7 +573,7 @@ pub fn trust(r: &Report) -> Trust {
 fn doubts(r: &Report, once: bool) -> Vec<String> {
     let mut doubts = Vec::new();
     let all = r.steps.len();
-    let count = |of: &dyn Fn(&&Step) -> bool| r.steps.iter().filter(of).count();
+    let count = |of: &dyn Fn(&&MeasuredStep) -> bool| r.steps.iter().filter(of).count();
     doubt_machine(r, &mut doubts);
     if once {
         doubts.push(
@@ -600,7 +619,7 @@ fn doubts(r: &Report, once: bool) -> Vec<String> {
 /// What the machine did beside the run.
 fn doubt_machine(r: &Report, doubts: &mut Vec<String>) {
     let all = r.steps.len();
-    let is_noisy = |s: &&Step| s.noise.reasons().is_some();
+    let is_noisy = |s: &&MeasuredStep| s.noise.reasons().is_some();
     let noisy = r.steps.iter().filter(is_noisy).count();
     let worst = r.steps.iter();
     let worst = worst.max_by(|a, b| loudness(a).total_cmp(&loudness(b)));
@@ -632,7 +651,7 @@ fn doubt_machine(r: &Report, doubts: &mut Vec<String>) {
     }
 }
 
-fn loudness(s: &Step) -> f64 {
+fn loudness(s: &MeasuredStep) -> f64 {
     let n = &s.noise;
     let all = [
         n.others_percent,
@@ -647,7 +666,7 @@ mod tests {
     use super::*;
     use crate::report::{Draft, TargetInfo};
 
-    fn report(name: &str, steps: Vec<Step>) -> Report {
+    fn report(name: &str, steps: Vec<MeasuredStep>) -> Report {
         let mut d = Draft::new("study", name);
         d.report.host.cores = 2;
         for s in &steps {
@@ -663,10 +682,10 @@ mod tests {
         d.report
     }
 
-    fn step(kind: &str, name: &str, target: &str, rates: &[f64]) -> Step {
-        let mut s = Step::repeated(name, target, 8, rates);
+    fn step(kind: &str, name: &str, target: &str, rates: &[f64]) -> MeasuredStep {
+        let mut s = MeasuredStep::repeated(name, target, 8, rates);
         if rates.len() == 1 {
-            s = Step::example(name, target, 8, rates[0]);
+            s = MeasuredStep::example(name, target, 8, rates[0]);
         }
         s.latency.insert(kind.into(), Default::default());
         s.server_cpu_us = Some(1000.0 / rates[0]);
@@ -743,7 +762,7 @@ mod tests {
 
     #[test]
     fn a_dearer_build_is_not_called_slower() {
-        let c = Comparison {
+        let c = SideComparison {
             title: "C.S5".into(),
             verdict: "slower".into(),
             decided_by: "CPU".into(),
@@ -751,7 +770,7 @@ mod tests {
             share_interval: [0.98, 1.03],
             cpu_ratio: Some(1.05),
             cpu_interval: Some([1.04, 1.06]),
-            ..Comparison::default()
+            ..SideComparison::default()
         };
         let s = compared(&c);
         assert!(
@@ -763,7 +782,7 @@ mod tests {
 
     #[test]
     fn the_gain_of_shards_and_the_fall_with_size() {
-        let of_size = |at: f64, rate: f64| Step {
+        let of_size = |at: f64, rate: f64| MeasuredStep {
             at: Some(at),
             mode: Some(format!("{at}")),
             ..step("READ", "C.S5", "P", &[rate])
@@ -777,7 +796,7 @@ mod tests {
             fall.contains("5,000 records, as a share of that at 1,000: C.S5 0.40"),
             "{fall}"
         );
-        let shard = |n: f64, rate: f64| Step {
+        let shard = |n: f64, rate: f64| MeasuredStep {
             at: Some(n),
             ..step("READ", "D.S5", &format!("{n}"), &[rate])
         };

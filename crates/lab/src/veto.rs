@@ -1,7 +1,7 @@
 //! What forbids to believe that one target is faster than another in a step, each with its word.
 
 use crate::overview::Class;
-use crate::report::{Step, TargetInfo};
+use crate::report::{MeasuredStep, TargetInfo};
 use crate::stall::{self, Stall};
 
 /// Data of two targets that differ by more than this share are not the same data. Some servers only estimate how many records
@@ -11,8 +11,12 @@ const ALIKE: f64 = 0.3;
 const AS_MUCH: f64 = 0.05;
 
 /// Why a difference between two steps says nothing; nothing where it may be believed.
-pub fn of(a: &Step, b: &Step, info: impl Fn(&Step) -> Option<TargetInfo>) -> Vec<&'static str> {
-    let either = |of: fn(&Step) -> bool| of(a) || of(b);
+pub fn of(
+    a: &MeasuredStep,
+    b: &MeasuredStep,
+    info: impl Fn(&MeasuredStep) -> Option<TargetInfo>,
+) -> Vec<&'static str> {
+    let either = |of: fn(&MeasuredStep) -> bool| of(a) || of(b);
     let mut all = Vec::new();
     if either(|s| s.noise.reasons().is_some()) {
         all.push("the machine was not quiet");
@@ -29,7 +33,7 @@ pub fn of(a: &Step, b: &Step, info: impl Fn(&Step) -> Option<TargetInfo>) -> Vec
     if !alike(documents(a), documents(b)) || !as_much(a, b) {
         all.push("the data were not equal");
     }
-    let weak = |s: &Step| info(s).is_some_and(|t| loses(&t, s.durability.as_deref()));
+    let weak = |s: &MeasuredStep| info(s).is_some_and(|t| loses(&t, s.durability.as_deref()));
     if Class::of(a) != Class::Reads && (a.durability != b.durability || weak(a) != weak(b)) {
         all.push("the durability was not equal");
     }
@@ -37,21 +41,21 @@ pub fn of(a: &Step, b: &Step, info: impl Fn(&Step) -> Option<TargetInfo>) -> Vec
 }
 
 /// Whether the client's limit hides a difference. One that held up the faster of two only makes it too small.
-fn limited(a: &Step, b: &Step) -> bool {
+fn limited(a: &MeasuredStep, b: &MeasuredStep) -> bool {
     let slower = if a.per_second < b.per_second { a } else { b };
     slower.client_bound
 }
 
 /// Whether steps that a limit of time may end came as far: a mean over more data is of other data.
-fn as_much(a: &Step, b: &Step) -> bool {
-    let done = |s: &Step| s.operations as f64 / s.repeats.len().max(1) as f64;
+fn as_much(a: &MeasuredStep, b: &MeasuredStep) -> bool {
+    let done = |s: &MeasuredStep| s.operations as f64 / s.repeats.len().max(1) as f64;
     let planned = a.planned.is_some() && a.planned == b.planned;
     let (a, b) = (done(a), done(b));
     !planned || (a - b).abs() <= a.max(b) * AS_MUCH
 }
 
 /// How many documents a step found, where that was looked at: what it inserted itself is its rate.
-fn documents(s: &Step) -> Option<u64> {
+fn documents(s: &MeasuredStep) -> Option<u64> {
     let own = ["INSERT", "insert"]
         .iter()
         .filter_map(|k| s.latency.get(*k));
@@ -82,15 +86,15 @@ fn loses(t: &TargetInfo, durability: Option<&str>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::Sizes;
+    use crate::report::CollectionSizes;
 
-    fn step(name: &str) -> Step {
-        Step::repeated(name, "P", 8, &[100.0, 101.0, 99.0])
+    fn step(name: &str) -> MeasuredStep {
+        MeasuredStep::repeated(name, "P", 8, &[100.0, 101.0, 99.0])
     }
 
     #[test]
     fn each_reason_has_its_word_and_equals_have_none() {
-        let said = |change: fn(&mut Step)| {
+        let said = |change: fn(&mut MeasuredStep)| {
             let (a, mut b) = (step("C.S1"), step("C.S1"));
             change(&mut b);
             of(&a, &b, |_| None)
@@ -101,15 +105,15 @@ mod tests {
             ["the machine was not quiet"]
         );
         let bound = |rates: [f64; 2]| {
-            let mut a = Step::repeated("C.S1", "P", 8, &[rates[0]; 3]);
-            let b = Step::repeated("C.S1", "Q", 8, &[rates[1]; 3]);
+            let mut a = MeasuredStep::repeated("C.S1", "P", 8, &[rates[0]; 3]);
+            let b = MeasuredStep::repeated("C.S1", "Q", 8, &[rates[1]; 3]);
             a.client_bound = true;
             of(&a, &b, |_| None)
         };
         assert_eq!(bound([90.0, 100.0]), ["the client was at its limit"]);
         // The faster one would be faster still.
         assert!(bound([110.0, 100.0]).is_empty());
-        let cut = |operations: u64| Step {
+        let cut = |operations: u64| MeasuredStep {
             planned: Some(1000),
             operations,
             ..step("load")
@@ -126,9 +130,9 @@ mod tests {
         );
         let sized = |n: u64| {
             let mut s = step("load");
-            s.sizes = vec![Sizes {
+            s.sizes = vec![CollectionSizes {
                 documents: n,
-                ..Sizes::default()
+                ..CollectionSizes::default()
             }];
             s
         };
@@ -158,7 +162,8 @@ mod tests {
         }
         let (a, mut b) = (step("C.S1"), step("C.S1"));
         b.target = Some("Q".into());
-        let of_b = |s: &Step| (s.target.as_deref() == Some("Q")).then(|| info("fsync", "off"));
+        let of_b =
+            |s: &MeasuredStep| (s.target.as_deref() == Some("Q")).then(|| info("fsync", "off"));
         assert_eq!(of(&a, &b, of_b), ["the durability was not equal"]);
         // Reads wait for no disk.
         let (mut a, mut b) = (a, b);

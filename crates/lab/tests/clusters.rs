@@ -5,7 +5,7 @@
 mod fake;
 
 use fake::{Honesty, Role};
-use lab::connection::Address;
+use lab::connection::MongoAddress;
 use lab::report::Report;
 use std::ffi::OsString;
 use std::os::unix::fs::PermissionsExt;
@@ -84,7 +84,7 @@ fn a_cluster_comes_up_and_goes() {
     let names: Vec<&str> = all.iter().map(|r| r.name.as_str()).collect();
     assert_eq!(names, ["mongod-1", "mongod-2", "mongod-3", "mongos-1"]);
     let router = all.iter().find(|r| r.router).unwrap();
-    let c = Address::parse(&router.url).unwrap().connect().unwrap();
+    let c = MongoAddress::parse(&router.url).unwrap().connect().unwrap();
     assert!(c.is_router());
     // Shards have the cache together.
     assert!(all[1].command.iter().any(|w| w == "0.26"), "{:?}", all[1]);
@@ -287,7 +287,7 @@ fn the_client_spreads_keys_over_servers_side_by_side() {
     let counts: Vec<u64> = servers
         .iter()
         .map(|s| {
-            let mut c = Address::parse(s).unwrap().connect().unwrap();
+            let mut c = MongoAddress::parse(s).unwrap().connect().unwrap();
             c.count("side", "usertable").unwrap()
         })
         .collect();

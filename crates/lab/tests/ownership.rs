@@ -5,7 +5,7 @@ mod fake;
 
 use bson::doc;
 use fake::Honesty;
-use lab::connection::Address;
+use lab::connection::MongoAddress;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -26,7 +26,7 @@ fn output(done: &Output) -> String {
 fn tables_of_others_are_refused_and_stay() {
     let dir = tempfile::tempdir().unwrap();
     let url = format!("mongodb://{}/precious", fake::start(Honesty::Honest));
-    let address = Address::parse(&url).unwrap();
+    let address = MongoAddress::parse(&url).unwrap();
     let mut c = address.connect().unwrap();
     let collections = [
         "usertable",
@@ -103,7 +103,7 @@ fn tables_of_others_are_refused_and_stay() {
 fn ycsb_drops_nothing_and_asks_before_it_writes() {
     let dir = tempfile::tempdir().unwrap();
     let url = format!("mongodb://{}/ycsb", fake::start(Honesty::Honest));
-    let mut c = Address::parse(&url).unwrap().connect().unwrap();
+    let mut c = MongoAddress::parse(&url).unwrap().connect().unwrap();
     let insert = doc! {"insert": "usertable", "documents": bson::array![doc! {"_id": "mine"}]};
     c.command("ycsb", insert.as_doc()).unwrap();
     let load = format!("ycsb load mongodb -p recordcount=5 -p mongodb.url={url}");

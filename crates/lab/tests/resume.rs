@@ -7,8 +7,8 @@ mod fake;
 
 use fake::Honesty;
 use fake::gate::{Gate, measured};
-use lab::connection::Address;
-use lab::report::{Report, Step};
+use lab::connection::MongoAddress;
+use lab::report::{MeasuredStep, Report};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -90,7 +90,9 @@ impl Bed {
         assert_eq!(form(&again), form(whole));
         assert!(!again.interrupted && again.turns.is_empty());
         assert!(!self.journal().exists());
-        let same = |a: &Step, b: &Step| a.operations == b.operations && a.seconds == b.seconds;
+        let same = |a: &MeasuredStep, b: &MeasuredStep| {
+            a.operations == b.operations && a.seconds == b.seconds
+        };
         for old in &kept.steps {
             let new = again.steps.iter().find(|s| s.key == old.key).unwrap();
             assert!(same(old, new), "{} was measured again", old.key);
@@ -139,7 +141,7 @@ fn dies_by_itself(words: &str, cut: impl Fn(&mut Report)) {
 /// As if the server had been started by the run that was killed.
 fn drops(names: &'static [&'static str]) -> impl Fn(&str) {
     move |url| {
-        let mut c = Address::parse(url).unwrap().connect().unwrap();
+        let mut c = MongoAddress::parse(url).unwrap().connect().unwrap();
         for name in names {
             let (db, collection) = name.split_once('.').unwrap();
             c.drop_collection(db, collection).unwrap();
@@ -210,7 +212,7 @@ fn reads() {
     let gate = Arc::new(Gate::new(bed.journal(), 2));
     let url = format!("mongodb://{}", fake::start_gated(&gate));
     let mut message = Vec::new();
-    lab::request::InsertHead::new("load", "things", lab::terms::Durability::W1).write(
+    lab::request::InsertHead::new("load", "things", lab::terms::WriteDurability::W1).write(
         &mut message,
         |out| {
             for (n, id) in (0..).zip(&ids) {
@@ -219,7 +221,7 @@ fn reads() {
             }
         },
     );
-    let mut control = Address::parse(&url).unwrap().connect().unwrap();
+    let mut control = MongoAddress::parse(&url).unwrap().connect().unwrap();
     control.exchange_bytes(message).unwrap();
     let words = format!(
         "reads --ids {} --hot 7 --duration 50ms --warmup 0s --connections 3 --url URL",

@@ -2,7 +2,7 @@
 
 use bson::{ObjectId, doc};
 use cluster_view::Outcome;
-use cluster_view::chunks::{Change, Lock, index_chunks};
+use cluster_view::chunks::{Lock, MetadataChange, index_chunks};
 use cluster_view::collections::{entry_doc, new_life, options_of, uuid, uuid_of, whole_chunk};
 use cluster_view::metadata::Cluster;
 use sharding::{CollectionEntry, RoutingTable, Series, ShardKey, series};
@@ -36,7 +36,7 @@ pub fn track(
         key,
     };
     index_chunks(cluster)?;
-    let mut change = Change::begin(held);
+    let mut change = MetadataChange::begin(held);
     change.holding(database);
     change.insert("collections", &[entry_doc(&entry)]);
     change.insert("chunks", &[chunk.to_doc(&entry.uuid)]);

@@ -4,7 +4,7 @@
 //! with the same bytes.
 
 use crate::tls::ClientTls;
-use crate::{Error, Result, failed};
+use crate::{Error, Result};
 use rustls::ClientConnection;
 use rustls::pki_types::ServerName;
 use std::io::{self, ErrorKind, Read, Write};
@@ -54,12 +54,6 @@ impl Stream {
             owed: 0,
         }));
         Ok(Stream { socket, session })
-    }
-
-    /// Replies take as long as they take.
-    pub fn wait_without_end(&self) -> Result<()> {
-        let set = self.set_timeouts(None);
-        set.map_err(failed("preparing a socket"))
     }
 
     /// How long a read or a write waits; `None` is as long as it takes.

@@ -22,7 +22,7 @@ const LOOK_AFTER: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(20);
 
 /// The work of one of several threads that share a twentieth of a busy machine.
-pub struct Pace {
+pub struct BackgroundThrottle {
     threads: usize,
     began: Instant,
     is_busy: bool,
@@ -30,11 +30,11 @@ pub struct Pace {
     unlooked: Option<Duration>,
 }
 
-impl Pace {
+impl BackgroundThrottle {
     /// `threads`: how many work like this one. The calling thread gives way to others from now on.
-    pub fn begin(threads: usize) -> Pace {
+    pub fn begin(threads: usize) -> BackgroundThrottle {
         system::give_way(GivesWay::Much);
-        Pace {
+        BackgroundThrottle {
             threads,
             began: Instant::now(),
             is_busy: false,
@@ -78,7 +78,7 @@ impl Pace {
 }
 
 pub struct Reading<'p, R> {
-    pace: &'p mut Pace,
+    pace: &'p mut BackgroundThrottle,
     from: R,
 }
 
@@ -179,7 +179,7 @@ mod tests {
     fn rests_where_others_want_the_machine() {
         let second = Duration::from_secs(1);
         let rest = |is_busy, threads, cores| {
-            let pace = Pace {
+            let pace = BackgroundThrottle {
                 threads,
                 began: Instant::now(),
                 is_busy,
@@ -192,9 +192,9 @@ mod tests {
         assert_eq!(rest(true, 1, 64), LOOK, "less than a twentieth as it is");
         assert_eq!(rest(false, 1, 2), LOOK, "it looks again after a second");
         assert_eq!(rest(true, 100, 1), LONGEST);
-        let new = Pace::begin(1);
+        let new = BackgroundThrottle::begin(1);
         assert_eq!(new.rest_after(PIECE, 2), LOOK, "it has not looked yet");
-        let looked = Pace {
+        let looked = BackgroundThrottle {
             unlooked: Some(Duration::ZERO),
             ..new
         };

@@ -506,6 +506,22 @@ fn has_set(config: &ServerConfig) -> errors::Fallible<bool> {
     Ok(state.is_some_and(|s| s.id != 0))
 }
 
+/// What the server is a part of, for people.
+fn part_of(config: &ServerConfig, has_set: bool) -> String {
+    match &config.topology {
+        Topology::Router => {
+            let of = config.config_db.as_deref().unwrap_or_default();
+            format!("router of {of}")
+        }
+        Topology::Standalone => "standalone".into(),
+        Topology::ReplicaSet { name, .. } if !has_set => {
+            format!("member of replica set {name}, which replSetInitiate has still to make")
+        }
+        Topology::ReplicaSet { name, named: true } => format!("member of replica set {name}"),
+        Topology::ReplicaSet { name, .. } => format!("replica set {name} of one member"),
+    }
+}
+
 /// Says that the server is ready: to people on stdout, to scripts as mongod says it in its log.
 fn announce(
     config: &ServerConfig,
@@ -534,20 +550,7 @@ fn announce(
     }
     let host = reached_under(config, &listeners.addresses());
     let durability = durability(config.durability);
-    let part = match &config.topology {
-        Topology::Router => {
-            format!(
-                "router of {}",
-                config.config_db.as_deref().unwrap_or_default()
-            )
-        }
-        Topology::Standalone => "standalone".into(),
-        Topology::ReplicaSet { name, .. } if !has_set => {
-            format!("member of replica set {name}, which replSetInitiate has still to make")
-        }
-        Topology::ReplicaSet { name, named: true } => format!("member of replica set {name}"),
-        Topology::ReplicaSet { name, .. } => format!("replica set {name} of one member"),
-    };
+    let part = part_of(config, has_set);
     let tls = match config.tls.mode {
         TlsMode::Require => tls_of_client(config.tls.ca_file.as_deref()),
         _ => Vec::new(),

@@ -3,7 +3,7 @@
 //! Invariant: a pointer here is never null, and is freed once, by its owner. Texts are `str`, so
 //! PCRE2 need not check again that they are UTF-8.
 
-use crate::{Failure, Options};
+use crate::{MatchFailure, PatternOptions};
 use pcre2_sys::*;
 use std::ptr;
 
@@ -27,7 +27,7 @@ impl Drop for Code {
 
 impl Code {
     /// `calls_back`: before each item of the pattern.
-    pub fn new(pattern: &str, options: Options, calls_back: bool) -> Result<Code, String> {
+    pub fn new(pattern: &str, options: PatternOptions, calls_back: bool) -> Result<Code, String> {
         let flags = [
             (options.caseless, PCRE2_CASELESS),
             (options.multi_line, PCRE2_MULTILINE),
@@ -174,12 +174,12 @@ impl Drop for MatchData {
 
 impl MatchData {
     /// For so many pairs of offsets.
-    pub fn new(pairs: usize) -> Result<MatchData, Failure> {
+    pub fn new(pairs: usize) -> Result<MatchData, MatchFailure> {
         let pairs = u32::try_from(pairs).unwrap_or(u32::MAX);
         // SAFETY: no general context is needed.
         let data = unsafe { pcre2_match_data_create_8(pairs, ptr::null_mut()) };
         match data.is_null() {
-            true => Err(Failure::Limit("no more memory".into())),
+            true => Err(MatchFailure::Limit("no more memory".into())),
             false => Ok(MatchData(data)),
         }
     }

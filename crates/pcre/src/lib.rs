@@ -37,7 +37,7 @@ const BRIEF_UNITS: usize = 64;
 
 /// How a pattern is read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Options {
+pub struct PatternOptions {
     pub caseless: bool,
     pub multi_line: bool,
     pub extended: bool,
@@ -46,7 +46,7 @@ pub struct Options {
 
 /// Why there is no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Failure {
+pub enum MatchFailure {
     /// The callback has ended the match.
     Ended,
     /// A bound was met, in PCRE2's words.
@@ -60,7 +60,7 @@ pub type MayGoOn<'a> = &'a mut dyn FnMut(usize) -> bool;
 /// A compiled pattern.
 pub struct Regex {
     pattern: Box<str>,
-    options: Options,
+    options: PatternOptions,
     plain: Code,
     used: AtomicUsize,
     machine: OnceLock<Option<Code>>,
@@ -72,7 +72,7 @@ pub struct Captures(MatchData, Option<watched::Stack>);
 
 impl Regex {
     /// Compiles; the error in PCRE2's words.
-    pub fn new(pattern: &str, options: Options) -> Result<Regex, String> {
+    pub fn new(pattern: &str, options: PatternOptions) -> Result<Regex, String> {
         Ok(Regex {
             plain: Code::new(pattern, options, false)?,
             pattern: pattern.into(),
@@ -84,7 +84,7 @@ impl Regex {
     }
 
     /// Whether the pattern is found in the text.
-    pub fn is_match(&self, text: &str, may_go_on: MayGoOn<'_>) -> Result<bool, Failure> {
+    pub fn is_match(&self, text: &str, may_go_on: MayGoOn<'_>) -> Result<bool, MatchFailure> {
         thread_local! {
             static DATA: Cell<Option<MatchData>> = const { Cell::new(None) };
         }
@@ -98,7 +98,7 @@ impl Regex {
     }
 
     /// Room for what [`Regex::captures_at`] finds.
-    pub fn captures(&self) -> Result<Captures, Failure> {
+    pub fn captures(&self) -> Result<Captures, MatchFailure> {
         let data = MatchData::new(1 + self.plain.groups())?;
         Ok(Captures(data, None))
     }
@@ -110,7 +110,7 @@ impl Regex {
         at: usize,
         found: &mut Captures,
         may_go_on: MayGoOn<'_>,
-    ) -> Result<bool, Failure> {
+    ) -> Result<bool, MatchFailure> {
         if !text.is_char_boundary(at) {
             return Ok(false);
         }
@@ -124,7 +124,7 @@ impl Regex {
         data: &mut MatchData,
         stack: &mut Option<watched::Stack>,
         may_go_on: MayGoOn<'_>,
-    ) -> Result<bool, Failure> {
+    ) -> Result<bool, MatchFailure> {
         let length = text.len() - at;
         if let Some(steps) = brief_steps(length) {
             match self.fast(length).brief(text, at, data, steps) {
@@ -133,7 +133,7 @@ impl Regex {
                 Outcome::Limit(_) => {}
             }
             if !may_go_on(BRIEF_UNITS) {
-                return Err(Failure::Ended);
+                return Err(MatchFailure::Ended);
             }
         }
         let watched = self.watched.get_or_init(|| {
@@ -142,7 +142,7 @@ impl Regex {
             Some(code)
         });
         let Some(code) = watched else {
-            return Err(Failure::Limit("the pattern is too large".into()));
+            return Err(MatchFailure::Limit("the pattern is too large".into()));
         };
         watched::search(code, text, at, data, stack, may_go_on)
     }

@@ -1,9 +1,9 @@
 //! Matches, their bounds, and the callback.
 
-use super::{Failure, Options, Regex, WARM_UP};
+use super::{MatchFailure, PatternOptions, Regex, WARM_UP};
 
 fn regex(pattern: &str) -> Regex {
-    Regex::new(pattern, Options::default()).unwrap()
+    Regex::new(pattern, PatternOptions::default()).unwrap()
 }
 
 fn free(_: usize) -> bool {
@@ -26,13 +26,13 @@ fn finds() {
             assert_eq!(r.is_match(text, &mut free), Ok(found), "{pattern} {text}");
         }
     }
-    let caseless = Options {
+    let caseless = PatternOptions {
         caseless: true,
-        ..Options::default()
+        ..PatternOptions::default()
     };
     let r = Regex::new("É", caseless).unwrap();
     assert_eq!(r.is_match("é", &mut free), Ok(true));
-    let e = Regex::new("a(", Options::default()).unwrap_err();
+    let e = Regex::new("a(", PatternOptions::default()).unwrap_err();
     assert!(e.contains("offset 2: missing closing parenthesis"), "{e}");
 }
 
@@ -89,7 +89,7 @@ fn bounds() {
         for _ in 0..2 {
             let found = r.is_match(text, &mut free);
             assert!(
-                matches!(found, Err(Failure::Limit(_))),
+                matches!(found, Err(MatchFailure::Limit(_))),
                 "{pattern} {found:?}"
             );
         }
@@ -98,7 +98,7 @@ fn bounds() {
             (asked, units) = (asked + 1, units + n);
             asked < 3
         };
-        assert_eq!(r.is_match(text, &mut until), Err(Failure::Ended));
+        assert_eq!(r.is_match(text, &mut until), Err(MatchFailure::Ended));
         assert_eq!(asked, 3);
         assert!(units < 5000, "{pattern}: {units} are told bit by bit");
     }

@@ -4,7 +4,7 @@
 //! whatever the pattern.
 
 use crate::code::{Code, Context, Limits, MatchData, Outcome, message};
-use crate::{Failure, MOST_STEPS, MayGoOn, STACK_BYTES};
+use crate::{MOST_STEPS, MatchFailure, MayGoOn, STACK_BYTES};
 use pcre2_sys::*;
 use std::ptr;
 
@@ -107,7 +107,7 @@ pub(crate) fn search(
     data: &mut MatchData,
     stack: &mut Option<Stack>,
     may_go_on: MayGoOn<'_>,
-) -> Result<bool, Failure> {
+) -> Result<bool, MatchFailure> {
     let mut meter = Meter {
         may_go_on,
         position: at,
@@ -117,7 +117,7 @@ pub(crate) fn search(
             false => 1,
         },
     };
-    let no_memory = || Failure::Limit("no more memory".into());
+    let no_memory = || MatchFailure::Limit("no more memory".into());
     let context = Context::new().ok_or_else(no_memory)?;
     context.limit(Limits::of(MOST_STEPS));
     if stack.is_none() {
@@ -132,7 +132,7 @@ pub(crate) fn search(
     match code.search(text, at, data, &context) {
         Outcome::Found => Ok(true),
         Outcome::None => Ok(false),
-        Outcome::Limit(PCRE2_ERROR_CALLOUT) => Err(Failure::Ended),
-        Outcome::Limit(rc) => Err(Failure::Limit(message(rc))),
+        Outcome::Limit(PCRE2_ERROR_CALLOUT) => Err(MatchFailure::Ended),
+        Outcome::Limit(rc) => Err(MatchFailure::Limit(message(rc))),
     }
 }

@@ -9,7 +9,7 @@ use bson::{ObjectId, Val, Value, doc, tag};
 use errors::operation;
 use query::collation::Collation;
 use query::expr::{Comparison, Order, hash64};
-use query::filter::{InList, Regex, Test, TypeSet};
+use query::filter::{CompiledRegex, InList, Test, TypeSet};
 
 /// The values of one field, and whether they alone decide the predicate.
 #[derive(Clone, Debug)]
@@ -329,7 +329,7 @@ fn equality(v: Val<'_>, kind: FieldKind<'_>) -> Option<FieldBounds> {
     })
 }
 
-fn regex(re: &Regex, kind: FieldKind<'_>) -> FieldBounds {
+fn regex(re: &CompiledRegex, kind: FieldKind<'_>) -> FieldBounds {
     // Sort keys tell nothing about the characters of their strings.
     let (prefix, sure) = match kind.collation {
         Some(_) => (String::new(), false),

@@ -223,24 +223,6 @@ impl SortPattern {
         }
         Ok(())
     }
-
-    /// The sort key as a value for `{$meta: "sortKey"}`: an array with the value of each field.
-    pub fn sort_key_value(&self, doc: Doc<'_>) -> Result<Value> {
-        let mut set = KeySet::new();
-        set.collate(self.collation.as_ref());
-        index_keys::extract(&self.keys, doc, false, &mut set).map_err(|e| e.map_error(as_sort))?;
-        let mut w = bson::Writer::new_array();
-        if let Some((k, t)) = set.iter().next() {
-            let mut d = key::Decoder::new(k, t);
-            for f in &self.keys {
-                match d.field(f.descending) {
-                    Some(Some(v)) => w.push(v.as_val()),
-                    _ => w.push(Val::NULL),
-                };
-            }
-        }
-        Ok(w.finish_array())
-    }
 }
 
 /// Errors of index keys, in the words of a sort.

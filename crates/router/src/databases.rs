@@ -7,6 +7,14 @@ use cluster_view::metadata::{Cluster, Placement};
 use errors::err;
 use std::sync::Arc;
 
+/// The shard that has the fewest databases.
+fn least_used<'n, 's>(shards: &'n [&'s str], databases: &[DocBuf]) -> Option<&'n &'s str> {
+    shards.iter().min_by_key(|shard| {
+        let primaries = databases.iter().filter_map(|d| d.get("primary")?.as_str());
+        primaries.filter(|primary| primary == *shard).count()
+    })
+}
+
 /// Makes a database, on the shard that was named or on the one that has the fewest databases.
 pub(crate) fn make_database(
     cluster: &Cluster,
@@ -31,23 +39,17 @@ pub(crate) fn make_database(
         )
         .into());
     }
-    let many = |shard: &str| {
-        let of = |d: &&DocBuf| d.get("primary").and_then(Val::as_str) == Some(shard);
-        databases.iter().filter(of).count()
-    };
-    let chosen = match wanted {
-        Some(wanted) => names.iter().find(|n| **n == wanted),
-        None => names.iter().min_by_key(|name| many(name)),
-    };
-    let Some(shard) = chosen else {
-        return Err(match wanted {
-            Some(shard) => err!(ShardNotFound, "Could not find shard: {shard}"),
-            None => err!(
+    let shard = match wanted {
+        Some(wanted) => {
+            let named = names.iter().find(|n| **n == wanted);
+            named.ok_or_else(|| err!(ShardNotFound, "Could not find shard: {wanted}"))?
+        }
+        None => least_used(&names, &databases).ok_or_else(|| {
+            err!(
                 ShardNotFound,
                 "Database {db} could not be created :: caused by :: No shards found"
-            ),
-        }
-        .into());
+            )
+        })?,
     };
     let entry = doc! {
         "_id": db,

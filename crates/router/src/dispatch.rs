@@ -208,7 +208,7 @@ impl Router {
         }
         if let Some(given) = command.generic.read_preference {
             let preference = ReadPreference::parse(given)?;
-            if command.in_transaction() && preference.mode != read_preference::Mode::Primary {
+            if command.in_transaction() && preference.mode != read_preference::ReadMode::Primary {
                 return Err(err!(
                     InvalidOptions,
                     "Read preference in a transaction must be primary"

@@ -8,7 +8,7 @@ use bson::{Doc, DocBuf, Val, Value, Writer, doc, key};
 use cluster_view::metadata::{Cluster, run};
 use cluster_view::upstream::with_fields;
 use cluster_view::{Failure, Outcome, operation_time};
-use commands::{CursorMemory, HeldDocuments};
+use commands::{CursorMemory, HeldDocuments, HeldKey};
 use query::filter::{NearTest, nearest};
 use query::path::FieldPath;
 use query::pipeline::{Share, merged};
@@ -63,6 +63,20 @@ pub(crate) struct ShardCursor {
     pub id: i64,
     /// Each with its sort key.
     pub held: HeldDocuments<Vec<u8>>,
+}
+
+/// Between two batches for the client: keeps in memory only what the cursor's share has room for.
+pub(crate) fn release<'h, K: HeldKey + 'h>(
+    memory: &CursorMemory,
+    share: &mut Share,
+    all: impl Iterator<Item = &'h mut HeldDocuments<K>>,
+) -> Outcome<()> {
+    share.release();
+    let mut bytes = 0;
+    for held in all {
+        bytes = held.release(memory, share, bytes)?;
+    }
+    Ok(())
 }
 
 pub(crate) struct Merge {
@@ -185,12 +199,7 @@ impl Merge {
     /// Between two batches for the client: keeps in memory only what there is room for.
     pub fn release(&mut self, memory: &CursorMemory) -> Outcome<()> {
         let share = self.share.get_or_insert_with(|| memory.share());
-        share.release();
-        let mut held = 0;
-        for part in &mut self.parts {
-            held = part.held.release(memory, share, held)?;
-        }
-        Ok(())
+        release(memory, share, self.parts.iter_mut().map(|p| &mut p.held))
     }
 
     fn resume(&mut self) -> Outcome<()> {

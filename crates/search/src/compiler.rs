@@ -5,7 +5,7 @@ use crate::analysis::Analyzer;
 use crate::best::WordsQuery;
 use crate::definition::{OrProblem, StringType};
 use crate::edits::edits;
-use crate::files::Snapshot;
+use crate::files::IndexSnapshot;
 use crate::operator::{
     Clause, Fuzzy, MOST_CLAUSES, Operator, PathSpec, ScoreChange, SynonymsOf, Text,
     too_many_clauses,
@@ -29,14 +29,14 @@ use tantivy::query::{
 pub(crate) type Made = Box<dyn Query>;
 
 pub(crate) struct Compiler<'a, 'r> {
-    pub snapshot: &'a Snapshot,
+    pub snapshot: &'a IndexSnapshot,
     pub room: &'a mut Room<'r>,
     /// The path of the elements that are asked for; `None`: whole documents.
     pub scope: Option<String>,
 }
 
 impl<'a, 'r> Compiler<'a, 'r> {
-    pub(crate) fn new(snapshot: &'a Snapshot, room: &'a mut Room<'r>) -> Compiler<'a, 'r> {
+    pub(crate) fn new(snapshot: &'a IndexSnapshot, room: &'a mut Room<'r>) -> Compiler<'a, 'r> {
         Compiler {
             snapshot,
             room,

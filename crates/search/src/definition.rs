@@ -459,16 +459,7 @@ fn field(
             }
         }
         "token" | "stringFacet" => {
-            let normal = string(d, "normalizer")?;
-            match normal {
-                None | Some("none" | "lowercase") => {}
-                Some(other) => {
-                    return Err(wrong_definition(format!(
-                        "\"normalizer\" is not supported: {other}"
-                    )));
-                }
-            }
-            types.token = Some(normal == Some("lowercase"));
+            types.token = Some(is_lowercased(d)?);
         }
         "autocomplete" => types.autocomplete = Some(grams(d)?),
         "number" | "numberFacet" => types.number = true,
@@ -479,16 +470,7 @@ fn field(
         "document" => types.document = Some(mapping(d, above, depth + 1)?),
         "geo" => types.geo = Some(flag(d, "indexShapes")?.unwrap_or(false)),
         "embeddedDocuments" => {
-            let mapping = mapping(d, above, depth + 1)?;
-            if has_vectors(&mapping) {
-                return Err(wrong_definition(format!(
-                    "\"mappings.fields.{name}\" of type embeddedDocuments cannot have fields of type vector"
-                )));
-            }
-            types.embedded = Some(Embedded {
-                mapping,
-                stored: stored_source(d)?,
-            });
+            types.embedded = Some(embedded(name, d, above, depth)?);
         }
         "knnVector" | "vector" => {
             let used_by = match kind {
@@ -505,6 +487,30 @@ fn field(
         }
     }
     Ok(())
+}
+
+/// Whether a field of tokens is made lower case (`normalizer`).
+fn is_lowercased(d: Doc<'_>) -> Result<bool> {
+    match string(d, "normalizer")? {
+        None | Some("none") => Ok(false),
+        Some("lowercase") => Ok(true),
+        Some(other) => Err(wrong_definition(format!(
+            "\"normalizer\" is not supported: {other}"
+        ))),
+    }
+}
+
+fn embedded(name: &str, d: Doc<'_>, above: &Above, depth: usize) -> Result<Embedded> {
+    let mapping = mapping(d, above, depth + 1)?;
+    if has_vectors(&mapping) {
+        return Err(wrong_definition(format!(
+            "\"mappings.fields.{name}\" of type embeddedDocuments cannot have fields of type vector"
+        )));
+    }
+    Ok(Embedded {
+        mapping,
+        stored: stored_source(d)?,
+    })
 }
 
 fn grams(d: Doc<'_>) -> Result<Grams> {

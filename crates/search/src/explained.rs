@@ -3,7 +3,7 @@
 //! Source: MongoDB's manual, "Return the Score Details"; Lucene's `BM25Similarity.explain`.
 
 use crate::definition::OrProblem;
-use crate::files::Snapshot;
+use crate::files::IndexSnapshot;
 use bson::{DocBuf, Writer};
 use errors::Result;
 use serde_json::Value;
@@ -15,7 +15,7 @@ const MOST_DEPTH: usize = 200;
 
 /// `{value, description, details: [the same, …]}`
 pub(crate) fn explained(
-    snapshot: &Snapshot,
+    snapshot: &IndexSnapshot,
     weight: &dyn Weight,
     at: DocAddress,
 ) -> Result<DocBuf> {

@@ -3,8 +3,8 @@
 //! Source: MongoDB's manual, "facet (Collector)".
 
 use crate::compiler::Compiler;
-use crate::fields::Fields;
-use crate::files::Snapshot;
+use crate::fields::SpecificationFields;
+use crate::files::IndexSnapshot;
 use crate::find::each_match;
 use crate::hits::key_of;
 use crate::operator::Clause;
@@ -49,9 +49,9 @@ enum By {
 }
 
 /// The facets of a collector's document `facets`.
-pub(crate) fn parse(f: &Fields<'_>) -> Result<Vec<Facet>> {
+pub(crate) fn parse(f: &SpecificationFields<'_>) -> Result<Vec<Facet>> {
     let facets = f.required("facets")?;
-    let facets = Fields::of(&f.name("facets"), facets)?;
+    let facets = SpecificationFields::of(&f.name("facets"), facets)?;
     let mut out = Vec::new();
     for e in facets.doc.iter() {
         step()?;
@@ -67,7 +67,7 @@ pub(crate) fn parse(f: &Fields<'_>) -> Result<Vec<Facet>> {
 }
 
 fn one(at: &str, name: &str, v: bson::Val<'_>) -> Result<Facet> {
-    let f = Fields::of(at, v)?;
+    let f = SpecificationFields::of(at, v)?;
     let kind = f.required_string("type")?;
     let path = f.required_string("path")?.to_string();
     let by = match kind {
@@ -99,7 +99,7 @@ fn one(at: &str, name: &str, v: bson::Val<'_>) -> Result<Facet> {
     })
 }
 
-fn boundaries(f: &Fields<'_>, dates: bool) -> Result<Vec<(Vec<u8>, Value)>> {
+fn boundaries(f: &SpecificationFields<'_>, dates: bool) -> Result<Vec<(Vec<u8>, Value)>> {
     let at = f.name("boundaries");
     let Some(list) = f.required("boundaries")?.as_array() else {
         return Err(wrong(format!("\"{at}\" must be an array")));
@@ -135,7 +135,7 @@ fn boundaries(f: &Fields<'_>, dates: bool) -> Result<Vec<(Vec<u8>, Value)>> {
 
 /// The documents that match, by segment. `shown`: whether the one under a key counts.
 pub(crate) fn matching(
-    snapshot: &Snapshot,
+    snapshot: &IndexSnapshot,
     asked: (Option<&Clause>, Option<&str>),
     room: &mut Room<'_>,
     mut shown: Option<&mut dyn FnMut(&[u8]) -> Result<bool>>,
@@ -179,7 +179,7 @@ pub(crate) fn matching(
 /// Writes `facet: {name: {buckets: [{_id, count}]}}`.
 pub(crate) fn write(
     w: &mut Writer,
-    snapshot: &Snapshot,
+    snapshot: &IndexSnapshot,
     matching: &HashMap<SegmentId, BitSet>,
     facets: &[Facet],
     room: &mut Room<'_>,
@@ -213,10 +213,32 @@ impl Facet {
         w.close();
     }
 
+    /// The strings that occur, and how often: the most frequent first.
+    fn strings(
+        &self,
+        snapshot: &IndexSnapshot,
+        matching: &HashMap<SegmentId, BitSet>,
+        room: &mut Room<'_>,
+    ) -> Result<Vec<(String, u64)>> {
+        let mut counts: HashMap<String, u64> = HashMap::new();
+        self.each(snapshot, kind::STRING, matching, |value, n| {
+            if let (Ok(s), true) = (std::str::from_utf8(value), n > 0) {
+                if !counts.contains_key(s) {
+                    room.take(s.len() + STRING_BYTES)?;
+                }
+                *counts.entry(s.to_string()).or_default() += n;
+            }
+            Ok(())
+        })?;
+        let mut counts: Vec<(String, u64)> = counts.into_iter().collect();
+        counts.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+        Ok(counts)
+    }
+
     fn write(
         &self,
         w: &mut Writer,
-        snapshot: &Snapshot,
+        snapshot: &IndexSnapshot,
         matching: &HashMap<SegmentId, BitSet>,
         room: &mut Room<'_>,
     ) -> Result<()> {
@@ -238,18 +260,7 @@ impl Facet {
         };
         match &self.by {
             By::Strings { most } => {
-                let mut counts: HashMap<String, u64> = HashMap::new();
-                self.each(snapshot, kind::STRING, matching, |value, n| {
-                    if let (Ok(s), true) = (std::str::from_utf8(value), n > 0) {
-                        if !counts.contains_key(s) {
-                            room.take(s.len() + STRING_BYTES)?;
-                        }
-                        *counts.entry(s.to_string()).or_default() += n;
-                    }
-                    Ok(())
-                })?;
-                let mut counts: Vec<(String, u64)> = counts.into_iter().collect();
-                counts.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+                let counts = self.strings(snapshot, matching, room)?;
                 for (s, n) in counts.iter().take(*most) {
                     bucket(w, &Value::from(s.as_str()), *n);
                 }
@@ -284,7 +295,7 @@ impl Facet {
     /// Has `each` called with the values of a kind, and how many of the documents have them.
     fn each(
         &self,
-        snapshot: &Snapshot,
+        snapshot: &IndexSnapshot,
         kind: u8,
         matching: &HashMap<SegmentId, BitSet>,
         mut each: impl FnMut(&[u8], u64) -> Result<()>,

@@ -7,23 +7,23 @@ use errors::Result;
 use std::cell::RefCell;
 
 /// A specification and its name in sentences (`text`, `compound.must[0].text`).
-pub struct Fields<'a> {
+pub struct SpecificationFields<'a> {
     pub at: String,
     pub doc: Doc<'a>,
     known: RefCell<Vec<&'static str>>,
 }
 
-impl<'a> Fields<'a> {
+impl<'a> SpecificationFields<'a> {
     /// Fails where the value is no document.
-    pub fn of(at: &str, v: Val<'a>) -> Result<Fields<'a>> {
+    pub fn of(at: &str, v: Val<'a>) -> Result<SpecificationFields<'a>> {
         match v.as_doc() {
-            Some(doc) => Ok(Fields::new(at, doc)),
+            Some(doc) => Ok(SpecificationFields::new(at, doc)),
             None => Err(wrong(format!("\"{at}\" must be a document"))),
         }
     }
 
-    pub fn new(at: &str, doc: Doc<'a>) -> Fields<'a> {
-        Fields {
+    pub fn new(at: &str, doc: Doc<'a>) -> SpecificationFields<'a> {
+        SpecificationFields {
             at: at.to_string(),
             doc,
             known: RefCell::default(),
@@ -53,9 +53,9 @@ impl<'a> Fields<'a> {
             .ok_or_else(|| wrong(format!("\"{}\" is required", self.name(field))))
     }
 
-    pub fn doc(&self, field: &'static str) -> Result<Option<Fields<'a>>> {
+    pub fn doc(&self, field: &'static str) -> Result<Option<SpecificationFields<'a>>> {
         self.get(field)
-            .map(|v| Fields::of(&self.name(field), v))
+            .map(|v| SpecificationFields::of(&self.name(field), v))
             .transpose()
     }
 

@@ -15,7 +15,7 @@ use crate::packed::{PACKED, Unpacker, packed};
 use crate::side_by_side::Helpers;
 use crate::slots::{Slots, file_of};
 use crate::synonyms::Synonyms;
-use crate::terms::{Paths, Terms, kind, value_prefix};
+use crate::terms::{DocumentTerms, Paths, kind, value_prefix};
 use crate::vector::{Elements, stored_vector};
 use bson::Doc;
 use encryption::{DataFile, DataFiles};
@@ -122,7 +122,7 @@ const ELEMENTS: &str = "o";
 
 /// A state of the index, for one search.
 #[derive(Clone)]
-pub struct Snapshot {
+pub struct IndexSnapshot {
     pub(crate) searcher: Searcher,
     pub(crate) paths: Arc<Paths>,
     pub(crate) fields: SchemaFields,
@@ -142,9 +142,9 @@ pub struct Snapshot {
     pub position: Position,
 }
 
-impl Snapshot {
+impl IndexSnapshot {
     /// The same for a search that asks for synonyms.
-    pub fn with_synonyms(mut self, synonyms: HashMap<String, Synonyms>) -> Snapshot {
+    pub fn with_synonyms(mut self, synonyms: HashMap<String, Synonyms>) -> IndexSnapshot {
         self.synonyms = Arc::new(synonyms);
         self
     }
@@ -233,7 +233,7 @@ pub struct SearchIndex {
     reader: IndexReader,
     fields: SchemaFields,
     definition: Arc<Definition>,
-    current: Mutex<Snapshot>,
+    current: Mutex<IndexSnapshot>,
 }
 
 impl SearchIndex {
@@ -344,7 +344,7 @@ impl SearchIndex {
             .try_into()
             .or_problem()?;
         let columns = Columns::default();
-        let current = Snapshot {
+        let current = IndexSnapshot {
             searcher: IndexReader::searcher(&reader),
             paths: Arc::new(committed.paths),
             greatest: committed.greatest.into(),
@@ -375,7 +375,7 @@ impl SearchIndex {
     }
 
     /// The state of the last commit.
-    pub fn snapshot(&self) -> Snapshot {
+    pub fn snapshot(&self) -> IndexSnapshot {
         self.current.lock().clone()
     }
 
@@ -531,7 +531,7 @@ impl IndexWriter {
         definition: &Definition,
         parent: Option<u64>,
     ) -> Result<()> {
-        let (mut terms, elements) = Terms::of(definition, doc, &mut self.paths);
+        let (mut terms, elements) = DocumentTerms::of(definition, doc, &mut self.paths);
         let mut columns: Vec<(String, u64)> = Vec::new();
         for (n, field) in definition.vectors.iter().enumerate() {
             match (stored_vector(field, doc), self.slots.get_mut(n)) {
@@ -580,7 +580,12 @@ impl IndexWriter {
         Ok(())
     }
 
-    fn document(&self, key: &[u8], terms: Terms, numbers: Vec<(String, u64)>) -> TantivyDocument {
+    fn document(
+        &self,
+        key: &[u8],
+        terms: DocumentTerms,
+        numbers: Vec<(String, u64)>,
+    ) -> TantivyDocument {
         let fields = self.index.fields;
         let mut doc = TantivyDocument::new();
         doc.add_bytes(fields.key, key);

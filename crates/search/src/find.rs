@@ -6,7 +6,7 @@
 use crate::best;
 use crate::compiler::Compiler;
 use crate::definition::OrProblem;
-use crate::files::Snapshot;
+use crate::files::IndexSnapshot;
 use crate::hits::{Hit, Hits, element_of, keep, keep_best, key_of, place};
 use crate::page::score_order;
 use crate::room::Room;
@@ -24,7 +24,7 @@ impl Search {
     /// Finds the best `limit` documents, or all; `None` of `limit` wants all.
     pub fn find(
         &self,
-        snapshot: Snapshot,
+        snapshot: IndexSnapshot,
         limit: Option<usize>,
         room: &mut Room<'_>,
     ) -> Result<Hits> {
@@ -47,7 +47,7 @@ impl Search {
     }
 
     /// How many documents it finds.
-    pub fn count(&self, snapshot: &Snapshot, room: &mut Room<'_>) -> Result<u64> {
+    pub fn count(&self, snapshot: &IndexSnapshot, room: &mut Room<'_>) -> Result<u64> {
         let asked = (self.clause.as_ref(), self.scope.as_deref());
         let matching = crate::facet::matching(snapshot, asked, room, None)?;
         Ok(matching.values().map(|set| set.len() as u64).sum())
@@ -57,7 +57,7 @@ impl Search {
     /// document's key that is its own on every server.
     pub fn page(
         &self,
-        snapshot: Snapshot,
+        snapshot: IndexSnapshot,
         tie: fn(&[u8]) -> &[u8],
         limit: Option<usize>,
         room: &mut Room<'_>,
@@ -119,7 +119,7 @@ impl Search {
     /// What is known of all results: `{count, facet}`. `shown`: whether the document under a key counts.
     pub fn meta(
         &self,
-        snapshot: Snapshot,
+        snapshot: IndexSnapshot,
         room: &mut Room<'_>,
         shown: Option<&mut dyn FnMut(&[u8]) -> Result<bool>>,
     ) -> Result<bson::DocBuf> {
@@ -144,7 +144,7 @@ impl Search {
 /// The best `most` documents of words: what cannot be among them is passed over.
 fn best_of_words(
     weight: &dyn Weight,
-    snapshot: &Snapshot,
+    snapshot: &IndexSnapshot,
     most: usize,
     room: &mut Room<'_>,
 ) -> Result<BinaryHeap<Hit>> {
@@ -183,7 +183,7 @@ fn best_of_words(
 /// The best `limit` documents, or all.
 fn of_all(
     weight: &dyn Weight,
-    snapshot: &Snapshot,
+    snapshot: &IndexSnapshot,
     limit: Option<usize>,
     room: &mut Room<'_>,
 ) -> Result<BinaryHeap<Hit>> {
@@ -212,7 +212,7 @@ fn of_all(
 
 /// Gives the documents that match, in batches of one segment each.
 pub(crate) fn each_match(
-    snapshot: &Snapshot,
+    snapshot: &IndexSnapshot,
     query: &dyn Query,
     room: &mut Room<'_>,
     mut each: impl FnMut(&SegmentReader, u32, &[DocId], &mut Room<'_>) -> Result<()>,

@@ -10,8 +10,8 @@
 use crate::analysis::Token;
 use crate::definition::{Definition, StringType};
 use crate::edits::edits;
-use crate::fields::Fields;
-use crate::files::Snapshot;
+use crate::fields::SpecificationFields;
+use crate::files::IndexSnapshot;
 use crate::operator::{Clause, Fuzzy, Operator, PathSpec, SynonymsOf};
 use crate::paths::paths;
 use crate::pattern::{glob, whole_regex, wildcard};
@@ -35,7 +35,7 @@ pub(crate) struct Highlight {
 }
 
 impl Highlight {
-    pub fn parse(f: &Fields<'_>) -> Result<Option<Highlight>> {
+    pub fn parse(f: &SpecificationFields<'_>) -> Result<Option<Highlight>> {
         let Some(h) = f.doc("highlight")? else {
             return Ok(None);
         };
@@ -106,7 +106,7 @@ struct Passage {
 
 impl Search {
     /// What highlights the documents that it finds; `None`: no highlights are asked for.
-    pub fn highlighter(&self, snapshot: &Snapshot) -> Option<Highlighter> {
+    pub fn highlighter(&self, snapshot: &IndexSnapshot) -> Option<Highlighter> {
         let highlight = self.highlight.clone()?;
         let mut leaves = Vec::new();
         if let Some(clause) = &self.clause {

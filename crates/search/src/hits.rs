@@ -2,7 +2,7 @@
 
 use crate::definition::OrProblem;
 use crate::explained::explained;
-use crate::files::{ELEMENTS_COLUMN, Snapshot, damaged};
+use crate::files::{ELEMENTS_COLUMN, IndexSnapshot, damaged};
 use crate::problem::wrong;
 use bson::DocBuf;
 use errors::Result;
@@ -17,7 +17,7 @@ const MOST_FOUND: usize = 4 << 20;
 
 /// A document that was found.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Found {
+pub struct ScoredDocument {
     /// The key that it was put under.
     pub key: Vec<u8>,
     pub score: f32,
@@ -29,7 +29,7 @@ pub struct Found {
 
 /// What a search has found, from the best on.
 pub struct Hits {
-    snapshot: Snapshot,
+    snapshot: IndexSnapshot,
     pub(crate) found: std::vec::IntoIter<Hit>,
     /// How many vectors were compared.
     pub compared: usize,
@@ -75,7 +75,7 @@ impl Hits {
 
     /// The next one.
     #[allow(clippy::should_implement_trait)]
-    pub fn next(&mut self) -> Result<Option<Found>> {
+    pub fn next(&mut self) -> Result<Option<ScoredDocument>> {
         let Some(hit) = self.found.next() else {
             return Ok(None);
         };
@@ -87,7 +87,7 @@ impl Hits {
             )?)),
             None => None,
         };
-        Ok(Some(Found {
+        Ok(Some(ScoredDocument {
             key: key_of(&self.snapshot, hit.at)?,
             score: hit.score,
             element: match self.elements {
@@ -100,7 +100,7 @@ impl Hits {
 }
 
 /// The key that a document was put under.
-pub(crate) fn key_of(snapshot: &Snapshot, at: DocAddress) -> Result<Vec<u8>> {
+pub(crate) fn key_of(snapshot: &IndexSnapshot, at: DocAddress) -> Result<Vec<u8>> {
     let doc: TantivyDocument = snapshot.searcher.doc(at).or_problem()?;
     let key = doc.get_first(snapshot.fields.key);
     let key = key.and_then(|v| v.as_bytes().map(<[u8]>::to_vec));
@@ -108,7 +108,7 @@ pub(crate) fn key_of(snapshot: &Snapshot, at: DocAddress) -> Result<Vec<u8>> {
 }
 
 /// Which element of its document is at a place, among those of its path.
-pub(crate) fn element_of(snapshot: &Snapshot, at: DocAddress) -> Result<Option<u64>> {
+pub(crate) fn element_of(snapshot: &IndexSnapshot, at: DocAddress) -> Result<Option<u64>> {
     let reader = snapshot.searcher.segment_reader(at.segment_ord);
     let column = snapshot.columns.column(reader, ELEMENTS_COLUMN);
     let n = column.or_problem()?.and_then(|c| c.first(at.doc_id));
@@ -124,11 +124,11 @@ pub fn place(tie: &[u8], element: Option<u64>) -> Vec<u8> {
 
 impl Hits {
     /// Of a heap of the best.
-    pub(crate) fn of(snapshot: Snapshot, best: BinaryHeap<Hit>) -> Hits {
+    pub(crate) fn of(snapshot: IndexSnapshot, best: BinaryHeap<Hit>) -> Hits {
         Hits::in_order(snapshot, best.into_sorted_vec())
     }
 
-    pub(crate) fn in_order(snapshot: Snapshot, found: Vec<Hit>) -> Hits {
+    pub(crate) fn in_order(snapshot: IndexSnapshot, found: Vec<Hit>) -> Hits {
         Hits {
             found: found.into_iter(),
             compared: 0,

@@ -13,7 +13,7 @@
 //! "hasAncestor", "hasRoot".
 
 use crate::compiler::{Compiler, Made};
-use crate::fields::Fields;
+use crate::fields::SpecificationFields;
 use crate::operator::{Clause, Operator, only_clause};
 use crate::problem::wrong;
 use crate::score::not_explained;
@@ -37,7 +37,7 @@ pub(crate) enum Aggregate {
 }
 
 /// `embeddedDocument`.
-pub(crate) fn embedded(f: &Fields<'_>, depth: usize) -> Result<Operator> {
+pub(crate) fn embedded(f: &SpecificationFields<'_>, depth: usize) -> Result<Operator> {
     let path = f.required_string("path")?.to_string();
     let clause = inner(f, depth)?;
     let aggregate = match aggregate(f)? {
@@ -60,7 +60,7 @@ pub(crate) fn embedded(f: &Fields<'_>, depth: usize) -> Result<Operator> {
 }
 
 /// The name of the aggregate; the score itself is read with those of all operators.
-fn aggregate<'a>(f: &Fields<'a>) -> Result<Option<&'a str>> {
+fn aggregate<'a>(f: &SpecificationFields<'a>) -> Result<Option<&'a str>> {
     let score = f.doc.get("score").and_then(|v| v.as_doc());
     let embedded = score.and_then(|d| d.get("embedded")?.as_doc());
     let Some(v) = embedded
@@ -77,7 +77,11 @@ fn aggregate<'a>(f: &Fields<'a>) -> Result<Option<&'a str>> {
 }
 
 /// `hasAncestor` and, without a path, `hasRoot`.
-pub(crate) fn ancestor(f: &Fields<'_>, depth: usize, of_root: bool) -> Result<Operator> {
+pub(crate) fn ancestor(
+    f: &SpecificationFields<'_>,
+    depth: usize,
+    of_root: bool,
+) -> Result<Operator> {
     let path = match of_root {
         true => None,
         false => Some(f.required_string("ancestorPath")?.to_string()),
@@ -86,9 +90,9 @@ pub(crate) fn ancestor(f: &Fields<'_>, depth: usize, of_root: bool) -> Result<Op
     Ok(Operator::Ancestor { path, clause })
 }
 
-fn inner(f: &Fields<'_>, depth: usize) -> Result<Box<Clause>> {
+fn inner(f: &SpecificationFields<'_>, depth: usize) -> Result<Box<Clause>> {
     let operator = f.required("operator")?;
-    let operator = Fields::of(&f.name("operator"), operator)?;
+    let operator = SpecificationFields::of(&f.name("operator"), operator)?;
     let clause = only_clause(&operator, depth + 1)?;
     operator.end()?;
     Ok(Box::new(clause))

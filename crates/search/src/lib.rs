@@ -1,7 +1,7 @@
 //! Search: text and vector indexes beside a collection, the searches over them, and their scores.
 //!
 //! * [`Definition`] says which fields are indexed, and how.
-//! * [`SearchIndex`] is one index on disk: an [`IndexWriter`] puts documents in, a [`Snapshot`] answers searches.
+//! * [`SearchIndex`] is one index on disk: an [`IndexWriter`] puts documents in, a [`IndexSnapshot`] answers searches.
 //! * [`Search`] is what a `$search` stage asks; [`Search::find`] gives the keys and scores of what it finds.
 //! * [`VectorSearch`] is the same of `$vectorSearch`.
 //! * [`SynonymMap`] is what a collection says of words that mean the same.
@@ -65,11 +65,11 @@ mod words;
 pub use definition::{Definition, Kind, StoredSource};
 pub use elements::element;
 pub use field_graph::Grown;
-pub use files::{FILLING_BYTES, IndexWriter, Position, SearchIndex, Snapshot, WRITER_BYTES};
+pub use files::{FILLING_BYTES, IndexSnapshot, IndexWriter, Position, SearchIndex, WRITER_BYTES};
 pub use highlight::Highlighter;
-pub use hits::{Found, Hits, place};
+pub use hits::{Hits, ScoredDocument, place};
 pub use outline::Counted;
-pub use page::{Pages, Token, score_order};
+pub use page::{Pages, SequenceToken, score_order};
 pub use room::Room;
 pub use search::Search;
 pub use side_by_side::Helpers;

@@ -7,7 +7,7 @@ use crate::compiler::Compiler;
 use crate::definition::OrProblem;
 use crate::facet::matching;
 use crate::field_graph::{FieldGraph, Walk};
-use crate::files::{Snapshot, slots_column};
+use crate::files::{IndexSnapshot, slots_column};
 use crate::filter::only_one;
 use crate::graph::{Bounds, SlotSet};
 use crate::operator::Clause;
@@ -231,7 +231,7 @@ impl Segments<'_> {
 type Sets = Option<HashMap<SegmentId, BitSet>>;
 
 /// What the filter lets through.
-fn filtered(snapshot: &Snapshot, wanted: &Wanted<'_>, room: &mut Room<'_>) -> Result<Sets> {
+fn filtered(snapshot: &IndexSnapshot, wanted: &Wanted<'_>, room: &mut Room<'_>) -> Result<Sets> {
     let of = |filter| matching(snapshot, (Some(only_one(filter)), None), room, None);
     wanted.filter.map(of).transpose()
 }
@@ -240,7 +240,7 @@ fn filtered(snapshot: &Snapshot, wanted: &Wanted<'_>, room: &mut Room<'_>) -> Re
 /// all that are wanted is no more work; and those that the graph does not have. `compared` is told how many it has
 /// compared by their codes.
 pub(crate) fn candidates(
-    snapshot: &Snapshot,
+    snapshot: &IndexSnapshot,
     wanted: &Wanted<'_>,
     room: &mut Room<'_>,
     compared: &mut usize,
@@ -347,7 +347,7 @@ impl Candidates<'_> {
 }
 
 fn segments<'a>(
-    snapshot: &'a Snapshot,
+    snapshot: &'a IndexSnapshot,
     wanted: &Wanted<'_>,
     sets: Option<&'a HashMap<SegmentId, BitSet>>,
 ) -> Result<Segments<'a>> {
@@ -369,7 +369,7 @@ fn segments<'a>(
 
 /// All slots that are wanted.
 pub(crate) fn all(
-    snapshot: &Snapshot,
+    snapshot: &IndexSnapshot,
     wanted: &Wanted<'_>,
     room: &mut Room<'_>,
 ) -> Result<Vec<(u64, DocAddress)>> {

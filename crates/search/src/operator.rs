@@ -2,7 +2,7 @@
 //!
 //! Source: MongoDB's manual, "Operators and Collectors".
 
-use crate::fields::Fields;
+use crate::fields::SpecificationFields;
 use crate::join::Aggregate;
 pub(crate) use crate::paths::PathSpec;
 use crate::paths::paths;
@@ -172,7 +172,7 @@ pub(crate) const OPERATORS: [&str; 21] = [
 ];
 
 impl SynonymsOf {
-    pub fn parse(f: &Fields<'_>) -> Result<Option<SynonymsOf>> {
+    pub fn parse(f: &SpecificationFields<'_>) -> Result<Option<SynonymsOf>> {
         let at = f.name("synonyms");
         let name = f.string("synonyms")?.map(str::to_string);
         match name {
@@ -221,7 +221,7 @@ impl Clause {
 }
 
 /// The one operator among the fields.
-pub(crate) fn only_clause(f: &Fields<'_>, depth: usize) -> Result<Clause> {
+pub(crate) fn only_clause(f: &SpecificationFields<'_>, depth: usize) -> Result<Clause> {
     if depth > MOST_DEPTH {
         return Err(wrong("operators are nested too deep"));
     }
@@ -246,14 +246,14 @@ pub(crate) fn only_clause(f: &Fields<'_>, depth: usize) -> Result<Clause> {
     }
     step()?;
     let at = f.name(e.name);
-    let f = Fields::of(&at, e.val)?;
+    let f = SpecificationFields::of(&at, e.val)?;
     let score = score(&f, e.name == "embeddedDocument")?;
     let operator = operator(e.name, &f, depth)?;
     f.end()?;
     Ok(Clause { operator, score })
 }
 
-fn operator(name: &str, f: &Fields<'_>, depth: usize) -> Result<Operator> {
+fn operator(name: &str, f: &SpecificationFields<'_>, depth: usize) -> Result<Operator> {
     Ok(match name {
         "text" | "term" | "search" => text(f)?,
         "phrase" => Operator::Phrase {
@@ -305,14 +305,14 @@ fn operator(name: &str, f: &Fields<'_>, depth: usize) -> Result<Operator> {
 
 /// What becomes of an operator's scores. `elements`: they are made of those of elements, whose sum or the like is changed by
 /// `outerScore`.
-fn score(f: &Fields<'_>, elements: bool) -> Result<ScoreChange> {
+fn score(f: &SpecificationFields<'_>, elements: bool) -> Result<ScoreChange> {
     match f.doc("score")? {
         None => Ok(ScoreChange::None),
         Some(s) => score_change(&s, elements),
     }
 }
 
-fn score_change(s: &Fields<'_>, elements: bool) -> Result<ScoreChange> {
+fn score_change(s: &SpecificationFields<'_>, elements: bool) -> Result<ScoreChange> {
     let (boost, constant) = (s.doc("boost")?, s.doc("constant")?);
     let (function, embedded) = (s.doc("function")?, s.doc("embedded")?);
     s.end()?;
@@ -328,13 +328,14 @@ fn score_change(s: &Fields<'_>, elements: bool) -> Result<ScoreChange> {
             s.at
         )));
     }
-    let number = |f: &Fields<'_>, v: Val<'_>| match v.to_f64().filter(|_| v.is_number()) {
-        Some(n) if n.is_finite() && n >= 0.0 => Ok(n as f32),
-        _ => Err(wrong(format!(
-            "\"{}.value\" must be a positive number",
-            f.at
-        ))),
-    };
+    let number =
+        |f: &SpecificationFields<'_>, v: Val<'_>| match v.to_f64().filter(|_| v.is_number()) {
+            Some(n) if n.is_finite() && n >= 0.0 => Ok(n as f32),
+            _ => Err(wrong(format!(
+                "\"{}.value\" must be a positive number",
+                f.at
+            ))),
+        };
     if let Some(e) = embedded {
         if !elements {
             return Err(wrong(format!("\"{}\" is for embeddedDocument", e.at)));
@@ -372,10 +373,10 @@ fn score_change(s: &Fields<'_>, elements: bool) -> Result<ScoreChange> {
 pub(crate) fn one_or_several<T>(
     at: &str,
     v: Val<'_>,
-    parse: impl Fn(&Fields<'_>) -> Result<T>,
+    parse: impl Fn(&SpecificationFields<'_>) -> Result<T>,
 ) -> Result<Vec<T>> {
     let one = |at: &str, v: Val<'_>| -> Result<T> {
-        let f = Fields::of(at, v)?;
+        let f = SpecificationFields::of(at, v)?;
         let clause = parse(&f)?;
         f.end()?;
         Ok(clause)
@@ -394,7 +395,7 @@ pub(crate) fn one_or_several<T>(
     }
 }
 
-fn compound(f: &Fields<'_>, depth: usize) -> Result<Operator> {
+fn compound(f: &SpecificationFields<'_>, depth: usize) -> Result<Operator> {
     let clauses = |name: &'static str| -> Result<Vec<Clause>> {
         let Some(v) = f.get(name) else {
             return Ok(Vec::new());

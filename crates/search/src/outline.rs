@@ -8,7 +8,7 @@
 //! Source: MongoDB's manual, "How to Retrieve a Query Plan and Execution Statistics".
 
 use crate::definition::StringType;
-use crate::files::Snapshot;
+use crate::files::IndexSnapshot;
 use crate::operator::{Clause, Operator, PathSpec, ScoreChange};
 use crate::query_vector::QueryVector;
 use crate::search::Search;
@@ -32,7 +32,7 @@ pub struct Counted {
 
 impl Search {
     /// What it is made of; with `counted` after a run.
-    pub fn outline(&self, snapshot: &Snapshot, counted: Option<Counted>) -> Result<DocBuf> {
+    pub fn outline(&self, snapshot: &IndexSnapshot, counted: Option<Counted>) -> Result<DocBuf> {
         let mut w = Writer::new();
         let mut outline = Outline {
             snapshot,
@@ -76,7 +76,7 @@ impl Search {
 
 impl VectorSearch {
     /// The same of a search by a vector.
-    pub fn outline(&self, snapshot: &Snapshot, counted: Option<Counted>) -> Result<DocBuf> {
+    pub fn outline(&self, snapshot: &IndexSnapshot, counted: Option<Counted>) -> Result<DocBuf> {
         let mut w = Writer::new();
         let vector = self.vector();
         w.open_doc("query").str("path", &vector.path);
@@ -116,7 +116,7 @@ fn write_stats(w: &mut Writer, counted: Option<Counted>) {
     w.close();
 }
 
-fn write_metadata(w: &mut Writer, index: &str, snapshot: &Snapshot) {
+fn write_metadata(w: &mut Writer, index: &str, snapshot: &IndexSnapshot) {
     let all = u64::from(
         snapshot
             .searcher
@@ -132,7 +132,7 @@ fn write_metadata(w: &mut Writer, index: &str, snapshot: &Snapshot) {
 }
 
 struct Outline<'a> {
-    snapshot: &'a Snapshot,
+    snapshot: &'a IndexSnapshot,
     w: &'a mut Writer,
     /// How many more operators are written.
     left: usize,

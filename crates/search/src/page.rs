@@ -9,7 +9,7 @@
 //!
 //! Source: MongoDB's manual, "Paginate the Results".
 
-use crate::fields::Fields;
+use crate::fields::SpecificationFields;
 use crate::problem::wrong;
 use bson::DocBuf;
 use errors::Result;
@@ -33,9 +33,9 @@ enum Side {
 
 /// Where a document stands in its search.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Token(Vec<u8>);
+pub struct SequenceToken(Vec<u8>);
 
-impl Token {
+impl SequenceToken {
     /// As clients have it.
     pub fn written(&self) -> String {
         let digit = |n: u8| char::from_digit(u32::from(n), 16).unwrap_or('0');
@@ -65,7 +65,7 @@ pub fn score_order(score: f32) -> [u8; 4] {
 }
 
 impl Pages {
-    pub(crate) fn parse(f: &Fields<'_>, sort: Option<&DocBuf>) -> Result<Pages> {
+    pub(crate) fn parse(f: &SpecificationFields<'_>, sort: Option<&DocBuf>) -> Result<Pages> {
         let order = sort.map_or(&[][..], |s| s.as_doc().as_bytes());
         let checksum = crc32c::crc32c(order).to_be_bytes();
         let token = |name: &'static str, side| -> Result<Option<(Side, Vec<u8>)>> {
@@ -106,12 +106,12 @@ impl Pages {
     }
 
     /// The token of a document. `tie` tells it from those that stand at the same place of the order.
-    pub fn token(&self, order: &[u8], tie: &[u8]) -> Token {
-        Token([&self.checksum, order, tie].concat())
+    pub fn token(&self, order: &[u8], tie: &[u8]) -> SequenceToken {
+        SequenceToken([&self.checksum, order, tie].concat())
     }
 
     /// Whether a document is on the page that is wanted, or one behind it.
-    pub fn admits(&self, token: &Token) -> bool {
+    pub fn admits(&self, token: &SequenceToken) -> bool {
         match &self.bound {
             None => true,
             Some((Side::After, bound)) => token.0 > *bound,
@@ -138,7 +138,7 @@ mod tests {
     use bson::doc;
 
     fn pages(spec: &DocBuf) -> Result<Pages> {
-        Pages::parse(&Fields::new("", spec.as_doc()), None)
+        Pages::parse(&SpecificationFields::new("", spec.as_doc()), None)
     }
 
     #[test]
@@ -153,7 +153,7 @@ mod tests {
         ];
         assert!(order.is_sorted());
         assert!(
-            order.iter().map(Token::written).is_sorted(),
+            order.iter().map(SequenceToken::written).is_sorted(),
             "and so are their texts"
         );
         let second = order[1].written();

@@ -1,6 +1,6 @@
 //! Where an operator looks.
 
-use crate::fields::Fields;
+use crate::fields::SpecificationFields;
 use crate::problem::wrong;
 use bson::Val;
 use errors::Result;
@@ -17,7 +17,7 @@ pub(crate) enum PathSpec {
 }
 
 /// The paths of an operator: a string, `{value, multi}`, `{wildcard}`, or a list of those.
-pub(crate) fn paths(f: &Fields<'_>) -> Result<Vec<PathSpec>> {
+pub(crate) fn paths(f: &SpecificationFields<'_>) -> Result<Vec<PathSpec>> {
     let v = f.required("path")?;
     let name = f.name("path");
     let Some(list) = v.as_array() else {
@@ -41,7 +41,7 @@ pub(crate) fn path(name: &str, v: Val<'_>) -> Result<PathSpec> {
     if v.as_doc().is_none() {
         return Err(wrong(format!("\"{name}\" must be a string or a document")));
     }
-    let f = Fields::of(name, v)?;
+    let f = SpecificationFields::of(name, v)?;
     let wildcard = f.string("wildcard")?;
     let value = f.string("value")?;
     let multi = f.string("multi")?;
@@ -58,7 +58,7 @@ pub(crate) fn path(name: &str, v: Val<'_>) -> Result<PathSpec> {
 }
 
 /// The paths of an operator that takes strings only.
-pub(crate) fn plain_paths(f: &Fields<'_>) -> Result<Vec<String>> {
+pub(crate) fn plain_paths(f: &SpecificationFields<'_>) -> Result<Vec<String>> {
     let plain = |p| match p {
         PathSpec::Path(p) => Ok(p),
         _ => Err(wrong(format!("\"{}\" must be a string", f.name("path")))),

@@ -4,7 +4,7 @@
 //!
 //! Source: MongoDB's manual, "geoWithin", "geoShape", "near".
 
-use crate::fields::Fields;
+use crate::fields::SpecificationFields;
 use crate::operator::Operator;
 use crate::paths::plain_paths;
 use crate::problem::wrong;
@@ -70,7 +70,7 @@ impl Place {
     }
 }
 
-fn checked<T>(f: &Fields<'_>, field: &str, outcome: Fallible<T>) -> Result<T> {
+fn checked<T>(f: &SpecificationFields<'_>, field: &str, outcome: Fallible<T>) -> Result<T> {
     outcome.map_err(|e| {
         wrong(format!(
             "\"{}\" is no valid shape: {}",
@@ -81,7 +81,7 @@ fn checked<T>(f: &Fields<'_>, field: &str, outcome: Fallible<T>) -> Result<T> {
 }
 
 /// A GeoJSON point.
-pub(crate) fn point(f: &Fields<'_>, field: &'static str) -> Result<Location> {
+pub(crate) fn point(f: &SpecificationFields<'_>, field: &'static str) -> Result<Location> {
     let v = f.required(field)?;
     let is_point = v
         .as_doc()
@@ -93,12 +93,12 @@ pub(crate) fn point(f: &Fields<'_>, field: &'static str) -> Result<Location> {
 }
 
 /// Metres from a point.
-pub(crate) fn near(f: &Fields<'_>, field: &'static str) -> Result<Near> {
+pub(crate) fn near(f: &SpecificationFields<'_>, field: &'static str) -> Result<Near> {
     let center = point(f, field)?;
     checked(f, field, Near::new(center, true))
 }
 
-fn region(f: &Fields<'_>, predicate: Predicate) -> Result<Arc<Region>> {
+fn region(f: &SpecificationFields<'_>, predicate: Predicate) -> Result<Arc<Region>> {
     let geometry = f.required("geometry")?;
     if geometry.as_doc().is_none() {
         return Err(wrong(format!(
@@ -111,7 +111,7 @@ fn region(f: &Fields<'_>, predicate: Predicate) -> Result<Arc<Region>> {
     checked(f, "geometry", region).map(Arc::new)
 }
 
-pub(crate) fn geo_within(f: &Fields<'_>) -> Result<Operator> {
+pub(crate) fn geo_within(f: &SpecificationFields<'_>) -> Result<Operator> {
     let paths = plain_paths(f)?;
     let (bounds, circle) = (f.doc("box")?, f.doc("circle")?);
     let has_geometry = f.get("geometry").is_some();
@@ -169,7 +169,7 @@ pub(crate) fn geo_within(f: &Fields<'_>) -> Result<Operator> {
     })
 }
 
-pub(crate) fn geo_shape(f: &Fields<'_>) -> Result<Operator> {
+pub(crate) fn geo_shape(f: &SpecificationFields<'_>) -> Result<Operator> {
     let paths = plain_paths(f)?;
     let relation = f.required_string("relation")?;
     let tested = |predicate, not| -> Result<Place> {

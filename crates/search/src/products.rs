@@ -175,69 +175,58 @@ mod avx2 {
         out
     }
 
-    #[target_feature(enable = "avx2,popcnt")]
-    pub(super) fn dot(a: &[f32], stored: &[u8]) -> f64 {
-        let mut sums = [_mm256_setzero_pd(); 2];
-        let (stored, _) = stored.as_chunks::<4>();
-        let (wide_a, wide_b) = (a.as_chunks::<LANES>().0, stored.as_chunks::<LANES>().0);
-        for (a, b) in wide_a.iter().zip(wide_b) {
-            let [low, high] = loaded(a, b);
-            sums = [
-                _mm256_add_pd(sums[0], _mm256_mul_pd(low.0, low.1)),
-                _mm256_add_pd(sums[1], _mm256_mul_pd(high.0, high.1)),
-            ];
-        }
-        let mut sums = lanes(sums);
-        for (sum, (a, b)) in sums.iter_mut().zip(rest_of(a, stored)) {
-            *sum += a * b;
-        }
-        sums.iter().sum()
+    /// A function that adds up terms of each pair of numbers: four pairs at a time, and those that fill no lanes one by one.
+    macro_rules! sums_of_pairs {
+        ($name:ident, $gives:ty, ($a:ident, $b:ident),
+         [$(($sum:ident, $four:expr, $one:expr)),+]) => {
+            #[target_feature(enable = "avx2,popcnt")]
+            pub(super) fn $name(a: &[f32], stored: &[u8]) -> $gives {
+                $(let mut $sum = [_mm256_setzero_pd(); 2];)+
+                let (stored, _) = stored.as_chunks::<4>();
+                let (wide_a, wide_b) = (a.as_chunks::<LANES>().0, stored.as_chunks::<LANES>().0);
+                for (a, b) in wide_a.iter().zip(wide_b) {
+                    let [low, high] = loaded(a, b);
+                    {
+                        let ($a, $b) = low;
+                        $($sum[0] = _mm256_add_pd($sum[0], $four);)+
+                    }
+                    let ($a, $b) = high;
+                    $($sum[1] = _mm256_add_pd($sum[1], $four);)+
+                }
+                $(let mut $sum = lanes($sum);)+
+                for (lane, ($a, $b)) in rest_of(a, stored).enumerate() {
+                    $(if let Some(sum) = $sum.get_mut(lane) {
+                        *sum += $one;
+                    })+
+                }
+                ($($sum.iter().sum()),+)
+            }
+        };
     }
 
-    #[target_feature(enable = "avx2,popcnt")]
-    pub(super) fn dot_and_square(a: &[f32], stored: &[u8]) -> (f64, f64) {
-        let (mut dots, mut squares) = ([_mm256_setzero_pd(); 2], [_mm256_setzero_pd(); 2]);
-        let (stored, _) = stored.as_chunks::<4>();
-        let (wide_a, wide_b) = (a.as_chunks::<LANES>().0, stored.as_chunks::<LANES>().0);
-        for (a, b) in wide_a.iter().zip(wide_b) {
-            let [low, high] = loaded(a, b);
-            dots = [
-                _mm256_add_pd(dots[0], _mm256_mul_pd(low.0, low.1)),
-                _mm256_add_pd(dots[1], _mm256_mul_pd(high.0, high.1)),
-            ];
-            squares = [
-                _mm256_add_pd(squares[0], _mm256_mul_pd(low.1, low.1)),
-                _mm256_add_pd(squares[1], _mm256_mul_pd(high.1, high.1)),
-            ];
-        }
-        let (mut dots, mut squares) = (lanes(dots), lanes(squares));
-        let sums = dots.iter_mut().zip(&mut squares);
-        for ((dot, square), (a, b)) in sums.zip(rest_of(a, stored)) {
-            *dot += a * b;
-            *square += b * b;
-        }
-        (dots.iter().sum(), squares.iter().sum())
-    }
-
-    #[target_feature(enable = "avx2,popcnt")]
-    pub(super) fn distance(a: &[f32], stored: &[u8]) -> f64 {
-        let mut sums = [_mm256_setzero_pd(); 2];
-        let (stored, _) = stored.as_chunks::<4>();
-        let (wide_a, wide_b) = (a.as_chunks::<LANES>().0, stored.as_chunks::<LANES>().0);
-        for (a, b) in wide_a.iter().zip(wide_b) {
-            let [low, high] = loaded(a, b);
-            let (low, high) = (_mm256_sub_pd(low.0, low.1), _mm256_sub_pd(high.0, high.1));
-            sums = [
-                _mm256_add_pd(sums[0], _mm256_mul_pd(low, low)),
-                _mm256_add_pd(sums[1], _mm256_mul_pd(high, high)),
-            ];
-        }
-        let mut sums = lanes(sums);
-        for (sum, (a, b)) in sums.iter_mut().zip(rest_of(a, stored)) {
-            *sum += (a - b) * (a - b);
-        }
-        sums.iter().sum()
-    }
+    sums_of_pairs!(dot, f64, (a, b), [(dots, _mm256_mul_pd(a, b), a * b)]);
+    sums_of_pairs!(
+        dot_and_square,
+        (f64, f64),
+        (a, b),
+        [
+            (dots, _mm256_mul_pd(a, b), a * b),
+            (squares, _mm256_mul_pd(b, b), b * b)
+        ]
+    );
+    sums_of_pairs!(
+        distance,
+        f64,
+        (a, b),
+        [(
+            sums,
+            {
+                let d = _mm256_sub_pd(a, b);
+                _mm256_mul_pd(d, d)
+            },
+            (a - b) * (a - b)
+        )]
+    );
 }
 
 /// The last numbers of both, which fill no eight lanes.
@@ -270,51 +259,40 @@ fn rows_plain(a: &[u8], pieces: Pieces<'_>, numbers: &[u32], out: &mut Vec<i32>)
 }
 
 fn dot_plain(a: &[f32], stored: &[u8]) -> f64 {
-    let mut sums = [0f64; LANES];
-    each_lane(a, stored, |lane, a, b| {
-        if let Some(sum) = sums.get_mut(lane) {
-            *sum += a * b;
-        }
-    });
-    sums.iter().sum()
+    let [dot] = sums_of_pairs(a, stored, |a, b| [a * b]);
+    dot
 }
 
 fn dot_and_square_plain(a: &[f32], stored: &[u8]) -> (f64, f64) {
-    let (mut dots, mut squares) = ([0f64; LANES], [0f64; LANES]);
-    each_lane(a, stored, |lane, a, b| {
-        if let (Some(dot), Some(square)) = (dots.get_mut(lane), squares.get_mut(lane)) {
-            *dot += a * b;
-            *square += b * b;
-        }
-    });
-    (dots.iter().sum(), squares.iter().sum())
+    let [dot, square] = sums_of_pairs(a, stored, |a, b| [a * b, b * b]);
+    (dot, square)
 }
 
 fn distance_plain(a: &[f32], stored: &[u8]) -> f64 {
-    let mut sums = [0f64; LANES];
-    each_lane(a, stored, |lane, a, b| {
-        if let Some(sum) = sums.get_mut(lane) {
-            *sum += (a - b) * (a - b);
-        }
-    });
-    sums.iter().sum()
+    let [square] = sums_of_pairs(a, stored, |a, b| [(a - b) * (a - b)]);
+    square
 }
 
-/// Gives each pair of numbers with its lane.
+/// The sums of the terms of each pair of numbers.
 #[inline(always)]
-fn each_lane(a: &[f32], stored: &[u8], mut add: impl FnMut(usize, f64, f64)) {
+fn sums_of_pairs<const N: usize>(
+    a: &[f32],
+    stored: &[u8],
+    terms: impl Fn(f64, f64) -> [f64; N],
+) -> [f64; N] {
+    let mut sums = [[0f64; LANES]; N];
     let (stored, _) = stored.as_chunks::<4>();
-    let (wide_a, rest_a) = a.as_chunks::<LANES>();
-    let (wide_b, rest_b) = stored.as_chunks::<LANES>();
-    let number = |b: &[u8; 4]| f64::from(f32::from_le_bytes(*b));
-    for (a, b) in wide_a.iter().zip(wide_b) {
+    for (a, b) in a.chunks(LANES).zip(stored.chunks(LANES)) {
         for (lane, (a, b)) in a.iter().zip(b).enumerate() {
-            add(lane, f64::from(*a), number(b));
+            let terms = terms(f64::from(*a), f64::from(f32::from_le_bytes(*b)));
+            for (sum, term) in sums.iter_mut().zip(terms) {
+                if let Some(sum) = sum.get_mut(lane) {
+                    *sum += term;
+                }
+            }
         }
     }
-    for (lane, (a, b)) in rest_a.iter().zip(rest_b).enumerate() {
-        add(lane, f64::from(*a), number(b));
-    }
+    sums.map(|lanes| lanes.iter().sum())
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@
 //! ```
 //! Source: Lucene's "Query Parser Syntax".
 
-use crate::fields::Fields;
+use crate::fields::SpecificationFields;
 use crate::operator::{
     Bounds, Clause, Fuzzy, MOST_CLAUSES, Operator, PathSpec, ScoreChange, Text, too_many_clauses,
 };
@@ -20,7 +20,7 @@ use errors::operation::step;
 /// How deep parentheses may nest.
 const MOST_DEPTH: usize = 32;
 
-pub(crate) fn parse(f: &Fields<'_>) -> Result<Operator> {
+pub(crate) fn parse(f: &SpecificationFields<'_>) -> Result<Operator> {
     let path = f.required_string("defaultPath")?;
     let query = f.required_string("query")?;
     let mut parser = Parser {

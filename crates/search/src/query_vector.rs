@@ -3,8 +3,8 @@
 
 use crate::compiler::{Compiler, Made};
 use crate::definition::Definition;
-use crate::fields::Fields;
-use crate::files::Snapshot;
+use crate::fields::SpecificationFields;
+use crate::files::IndexSnapshot;
 use crate::hits::{Hit, keep_best};
 use crate::near::{self, Wanted};
 use crate::operator::{Clause, Operator, only_clause};
@@ -46,7 +46,7 @@ pub(crate) struct Nearest {
 
 impl QueryVector {
     /// From `queryVector`, `numCandidates` and `exact`, for so many results.
-    pub fn parse(f: &Fields<'_>, path: &str, limit: i32) -> Result<QueryVector> {
+    pub fn parse(f: &SpecificationFields<'_>, path: &str, limit: i32) -> Result<QueryVector> {
         let (query, elements) = query(f)?;
         let candidates = candidates(f, limit)?;
         Ok(QueryVector {
@@ -103,7 +103,7 @@ impl QueryVector {
     /// them. All, where that is wanted or no more work than to walk a graph.
     pub fn slots(
         &self,
-        snapshot: &Snapshot,
+        snapshot: &IndexSnapshot,
         number: usize,
         (filter, most): (Option<&Clause>, usize),
         room: &mut Room<'_>,
@@ -130,7 +130,7 @@ impl QueryVector {
     /// Compares the vectors of slots with the query.
     pub fn each_score(
         &self,
-        snapshot: &Snapshot,
+        snapshot: &IndexSnapshot,
         (number, field): (usize, &VectorField),
         wanted: &[(u64, DocAddress)],
         mut each: impl FnMut(Hit) -> Result<()>,
@@ -160,7 +160,7 @@ impl QueryVector {
 
 impl Nearest {
     /// `vectorSearch`, or `knnBeta` with the names that it has for the same.
-    pub fn parse(f: &Fields<'_>, of_knn: bool) -> Result<Operator> {
+    pub fn parse(f: &SpecificationFields<'_>, of_knn: bool) -> Result<Operator> {
         let path = f.required_string("path")?;
         let (vector, limit) = match of_knn {
             false => {
@@ -199,7 +199,7 @@ impl Nearest {
 
 impl QueryVector {
     /// From an array of numbers, `vector`.
-    fn of_numbers(f: &Fields<'_>, path: &str, k: i32) -> Result<QueryVector> {
+    fn of_numbers(f: &SpecificationFields<'_>, path: &str, k: i32) -> Result<QueryVector> {
         let (query, elements) = vector_at(f, "vector")?;
         Ok(QueryVector {
             path: path.to_string(),
@@ -228,7 +228,7 @@ impl Compiler<'_, '_> {
 }
 
 /// The vector whose nearest are looked for.
-fn query(f: &Fields<'_>) -> Result<(Vec<f32>, Elements)> {
+fn query(f: &SpecificationFields<'_>) -> Result<(Vec<f32>, Elements)> {
     if f.get("model").is_some() || f.get("query").is_some() {
         return Err(wrong(
             "\"query\" and \"model\" cannot be used with \"queryVector\"",
@@ -237,7 +237,7 @@ fn query(f: &Fields<'_>) -> Result<(Vec<f32>, Elements)> {
     vector_at(f, "queryVector")
 }
 
-fn vector_at(f: &Fields<'_>, field: &'static str) -> Result<(Vec<f32>, Elements)> {
+fn vector_at(f: &SpecificationFields<'_>, field: &'static str) -> Result<(Vec<f32>, Elements)> {
     let v: Val<'_> = f.required(field)?;
     let name = f.name(field);
     let Some((query, elements)) = vector_of(v) else {
@@ -252,7 +252,7 @@ fn vector_at(f: &Fields<'_>, field: &'static str) -> Result<(Vec<f32>, Elements)
 }
 
 /// `numCandidates`; `None`: all are compared.
-fn candidates(f: &Fields<'_>, limit: i32) -> Result<Option<i32>> {
+fn candidates(f: &SpecificationFields<'_>, limit: i32) -> Result<Option<i32>> {
     let exact = f.flag("exact")?.unwrap_or(false);
     let candidates = f.int("numCandidates", 1, MOST_CANDIDATES)?;
     match (exact, candidates) {

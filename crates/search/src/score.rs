@@ -2,7 +2,7 @@
 //!
 //! Source: Lucene's `BM25Similarity` (k1 1.2, b 0.75): the statistics are those of the path, deleted documents included.
 
-use crate::files::Snapshot;
+use crate::files::IndexSnapshot;
 use crate::lengths::{KnownLengths, Lengths, length_of};
 use crate::postings::AnyPostings;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ impl std::fmt::Debug for Bm25 {
 
 impl Bm25 {
     /// `idf`: of the term, or the sum of those of a phrase.
-    pub fn new(snapshot: &Snapshot, path: u32, idf: f32) -> errors::Result<Bm25> {
+    pub fn new(snapshot: &IndexSnapshot, path: u32, idf: f32) -> errors::Result<Bm25> {
         let sum = snapshot.length_sum(path)?;
         let average = (sum.tokens as f64 / sum.documents.max(1) as f64) as f32;
         let average = average.max(f32::MIN_POSITIVE);

@@ -4,7 +4,7 @@
 
 use crate::definition::{Definition, Kind, StoredSource};
 use crate::facet::Facet;
-use crate::fields::Fields;
+use crate::fields::SpecificationFields;
 use crate::highlight::Highlight;
 use crate::operator::{Clause, OPERATORS, Operator, only_clause};
 use crate::page::Pages;
@@ -41,27 +41,36 @@ pub struct Search {
     pub details: bool,
 }
 
+fn check_bool(f: &SpecificationFields<'_>, name: &'static str) -> Result<()> {
+    match f.raw(name) {
+        Some(v) if v.as_bool().is_none() => errors::bail!(
+            13111,
+            "wrong type for field ({name}) {} != bool",
+            v.type_name()
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// Fields that say nothing of what is nearest, and whether they are given.
+fn refuse_with_vectors(fields: &[(&str, bool)]) -> Result<()> {
+    match fields.iter().find(|(_, given)| *given) {
+        Some((name, _)) => Err(wrong(format!(
+            "\"{name}\" cannot be used with vectors: knnBeta, vectorSearch"
+        ))),
+        None => Ok(()),
+    }
+}
+
 impl Search {
     /// From the stage's document. `meta`: of `$searchMeta`, which shows no documents.
     pub fn parse(stage: Doc<'_>, meta: bool) -> Result<Search> {
-        let f = Fields::new("", stage);
-        if let Some(v) = f.raw("scoreDetails")
-            && v.as_bool().is_none()
-        {
-            errors::bail!(
-                13111,
-                "wrong type for field (scoreDetails) {} != bool",
-                v.type_name()
-            );
+        let f = SpecificationFields::new("", stage);
+        check_bool(&f, "scoreDetails")?;
+        if !meta {
+            check_bool(&f, "returnStoredSource")?;
         }
-        let stored = match f.raw("returnStoredSource") {
-            Some(v) if v.as_bool().is_none() && !meta => errors::bail!(
-                13111,
-                "wrong type for field (returnStoredSource) {} != bool",
-                v.type_name()
-            ),
-            _ => f.flag("returnStoredSource")?.unwrap_or(false),
-        };
+        let stored = f.flag("returnStoredSource")?.unwrap_or(false);
         let index = f.string("index")?.unwrap_or("default");
         if index.is_empty() {
             return Err(wrong("\"index\" cannot be empty"));
@@ -96,19 +105,14 @@ impl Search {
             Some(Operator::Nearest(_))
         );
         if by_vector {
-            let without = [
+            refuse_with_vectors(&[
                 ("facet", f.doc.contains("facet")),
                 ("highlight", highlight.is_some()),
                 ("returnScope", scope.is_some()),
                 ("searchAfter or searchBefore", pages.is_bounded()),
                 ("sort", sort.is_some()),
                 ("tracking", tracks),
-            ];
-            if let Some((name, _)) = without.iter().find(|(_, given)| *given) {
-                return Err(wrong(format!(
-                    "\"{name}\" cannot be used with vectors: knnBeta, vectorSearch"
-                )));
-            }
+            ])?;
         }
         Ok(Search {
             index: index.to_string(),
@@ -180,7 +184,10 @@ impl Search {
 }
 
 /// The operator and the facets of a collector.
-fn faceted(f: &Fields<'_>, collector: &Fields<'_>) -> Result<(Option<Clause>, Vec<Facet>)> {
+fn faceted(
+    f: &SpecificationFields<'_>,
+    collector: &SpecificationFields<'_>,
+) -> Result<(Option<Clause>, Vec<Facet>)> {
     if let Some(e) = f
         .doc
         .iter()
@@ -205,7 +212,7 @@ fn faceted(f: &Fields<'_>, collector: &Fields<'_>) -> Result<(Option<Clause>, Ve
 }
 
 /// `stored`: documents are given as the index has stored them, or none is.
-fn scope(f: &Fields<'_>, stored: bool) -> Result<Option<String>> {
+fn scope(f: &SpecificationFields<'_>, stored: bool) -> Result<Option<String>> {
     let Some(scope) = f.doc("returnScope")? else {
         return Ok(None);
     };
@@ -219,7 +226,7 @@ fn scope(f: &Fields<'_>, stored: bool) -> Result<Option<String>> {
     }
 }
 
-fn count(f: &Fields<'_>) -> Result<Count> {
+fn count(f: &SpecificationFields<'_>) -> Result<Count> {
     let Some(c) = f.doc("count")? else {
         return Ok(Count::default());
     };
@@ -236,7 +243,7 @@ fn count(f: &Fields<'_>) -> Result<Count> {
 }
 
 /// The `$sort` that orders the results.
-fn sort(f: &Fields<'_>) -> Result<Option<DocBuf>> {
+fn sort(f: &SpecificationFields<'_>) -> Result<Option<DocBuf>> {
     let Some(s) = f.doc("sort")? else {
         return Ok(None);
     };

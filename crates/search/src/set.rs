@@ -2,7 +2,7 @@
 //! patterns), and asks in between whether the operation may go on.
 
 use crate::definition::OrProblem;
-use crate::files::Snapshot;
+use crate::files::IndexSnapshot;
 use crate::hits::Hit;
 use crate::room::Room;
 use crate::score::not_explained;
@@ -133,7 +133,7 @@ impl SetQuery {
     /// Those that are not deleted.
     pub fn alive(
         &self,
-        snapshot: &Snapshot,
+        snapshot: &IndexSnapshot,
         room: &mut Room<'_>,
     ) -> Result<HashMap<SegmentId, BitSet>> {
         let mut out = HashMap::new();

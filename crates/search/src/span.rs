@@ -4,7 +4,7 @@
 //! the wider it is.
 
 use crate::compiler::{Compiler, Made, any_of};
-use crate::fields::Fields;
+use crate::fields::SpecificationFields;
 use crate::operator::{MOST_CLAUSES, PathSpec, one_or_several, too_many_clauses};
 use crate::paths::paths;
 use crate::problem::wrong;
@@ -55,7 +55,7 @@ pub(crate) struct Words {
 const KINDS: [&str; 6] = ["contains", "first", "near", "or", "subtract", "term"];
 
 /// What an operator has that is made of one of the kinds of span.
-pub(crate) fn parse(f: &Fields<'_>, depth: usize) -> Result<Spans<Words>> {
+pub(crate) fn parse(f: &SpecificationFields<'_>, depth: usize) -> Result<Spans<Words>> {
     step()?;
     if depth > MOST_DEPTH {
         return Err(wrong("operators are nested too deep"));
@@ -68,9 +68,9 @@ pub(crate) fn parse(f: &Fields<'_>, depth: usize) -> Result<Spans<Words>> {
             KINDS.join(", ")
         )));
     };
-    let of = Fields::of(&f.name(name), f.required(name)?)?;
+    let of = SpecificationFields::of(&f.name(name), f.required(name)?)?;
     let below = |name: &'static str| -> Result<Box<Spans<Words>>> {
-        let inner = Fields::of(&of.name(name), of.required(name)?)?;
+        let inner = SpecificationFields::of(&of.name(name), of.required(name)?)?;
         let spans = parse(&inner, depth + 1)?;
         inner.end()?;
         Ok(Box::new(spans))
@@ -112,7 +112,7 @@ pub(crate) fn parse(f: &Fields<'_>, depth: usize) -> Result<Spans<Words>> {
     Ok(spans)
 }
 
-fn clauses(f: &Fields<'_>, depth: usize) -> Result<Vec<Spans<Words>>> {
+fn clauses(f: &SpecificationFields<'_>, depth: usize) -> Result<Vec<Spans<Words>>> {
     one_or_several(&f.name("clauses"), f.required("clauses")?, |f| {
         parse(f, depth + 1)
     })

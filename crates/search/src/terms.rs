@@ -227,7 +227,7 @@ impl Words {
 
 /// The terms of one document.
 #[derive(Default)]
-pub struct Terms {
+pub struct DocumentTerms {
     pub words: Words,
     pub values: BTreeSet<Vec<u8>>,
     /// The number of tokens by path.
@@ -243,7 +243,7 @@ pub struct Terms {
 
 /// An element of an array of type embeddedDocuments.
 pub struct Element {
-    pub terms: Terms,
+    pub terms: DocumentTerms,
     /// Which one it is among those of its path in the document.
     pub number: u64,
 }
@@ -251,13 +251,17 @@ pub struct Element {
 /// The most elements of one document.
 const MOST_ELEMENTS: usize = 10_000;
 
-impl Terms {
+impl DocumentTerms {
     /// The terms of a document, and those of its elements, each before what it lies in. New paths get their numbers.
-    pub fn of(definition: &Definition, doc: Doc<'_>, paths: &mut Paths) -> (Terms, Vec<Element>) {
+    pub fn of(
+        definition: &Definition,
+        doc: Doc<'_>,
+        paths: &mut Paths,
+    ) -> (DocumentTerms, Vec<Element>) {
         let mut walk = Walk {
             default: &definition.default,
             paths,
-            terms: Terms::default(),
+            terms: DocumentTerms::default(),
             path: String::new(),
             elements: Vec::new(),
             numbers: HashMap::new(),
@@ -354,7 +358,7 @@ fn grams_of(grams: Grams, word: &str) -> Vec<String> {
 struct Walk<'a> {
     default: &'a StringType,
     paths: &'a mut Paths,
-    terms: Terms,
+    terms: DocumentTerms,
     path: String,
     elements: Vec<Element>,
     /// The next number of an element by path.
@@ -377,9 +381,9 @@ impl Walk<'_> {
             self.leave_out(Unfit::ManyElements);
             return;
         }
-        let inner = Terms {
+        let inner = DocumentTerms {
             count: self.terms.count,
-            ..Terms::default()
+            ..DocumentTerms::default()
         };
         let outer = std::mem::replace(&mut self.terms, inner);
         self.terms.value(path, kind::ELEMENT, &[]);
@@ -571,7 +575,7 @@ mod tests {
         let definition = Definition::parse(Kind::Search, d.as_doc()).unwrap();
         let mut paths = Paths::default();
         let stored = doc! { "a": "Big fox", "n": 1, "other": "x" };
-        let (mut terms, _) = Terms::of(&definition, stored.as_doc(), &mut paths);
+        let (mut terms, _) = DocumentTerms::of(&definition, stored.as_doc(), &mut paths);
         assert_eq!(paths.names(), ["a", "n"]);
         let words = terms
             .words

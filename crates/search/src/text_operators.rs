@@ -1,6 +1,6 @@
 //! Operators over words: `text`, `autocomplete`, `moreLikeThis`.
 
-use crate::fields::Fields;
+use crate::fields::SpecificationFields;
 use crate::operator::{
     Clause, Fuzzy, MOST_CLAUSES, Operator, PathSpec, ScoreChange, SynonymsOf, Text,
 };
@@ -9,7 +9,7 @@ use crate::problem::wrong;
 use errors::Result;
 use errors::operation::step;
 
-fn fuzzy(f: &Fields<'_>) -> Result<Option<Fuzzy>> {
+fn fuzzy(f: &SpecificationFields<'_>) -> Result<Option<Fuzzy>> {
     let Some(z) = f.doc("fuzzy")? else {
         return Ok(None);
     };
@@ -23,7 +23,7 @@ fn fuzzy(f: &Fields<'_>) -> Result<Option<Fuzzy>> {
     Ok(Some(fuzzy))
 }
 
-pub(crate) fn text(f: &Fields<'_>) -> Result<Operator> {
+pub(crate) fn text(f: &SpecificationFields<'_>) -> Result<Operator> {
     let query = f.strings("query")?;
     let paths = paths(f)?;
     let fuzzy = fuzzy(f)?;
@@ -55,7 +55,7 @@ pub(crate) fn text(f: &Fields<'_>) -> Result<Operator> {
     })
 }
 
-pub(crate) fn autocomplete(f: &Fields<'_>) -> Result<Operator> {
+pub(crate) fn autocomplete(f: &SpecificationFields<'_>) -> Result<Operator> {
     let query = f.strings("query")?;
     let path = f.required_string("path")?.to_string();
     let in_order = match f.string("tokenOrder")? {
@@ -77,7 +77,7 @@ pub(crate) fn autocomplete(f: &Fields<'_>) -> Result<Operator> {
 }
 
 /// As `text` over each path of the examples.
-pub(crate) fn more_like_this(f: &Fields<'_>) -> Result<Operator> {
+pub(crate) fn more_like_this(f: &SpecificationFields<'_>) -> Result<Operator> {
     let like = f.required("like")?;
     let mut examples = Vec::new();
     match (like.as_doc(), like.as_array()) {

@@ -6,7 +6,7 @@
 //! ```
 //! So what is told of them is as fresh as the index, and goes with the documents.
 
-use crate::files::Snapshot;
+use crate::files::IndexSnapshot;
 use crate::hits::key_of;
 use crate::set::TermRange;
 use crate::terms::{kind, value_prefix};
@@ -131,7 +131,7 @@ impl Incomplete {
     }
 }
 
-impl Snapshot {
+impl IndexSnapshot {
     /// The documents that are not wholly in the index.
     pub fn incomplete(&self) -> Result<Incomplete> {
         let mut out = Incomplete::default();

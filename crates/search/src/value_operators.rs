@@ -1,6 +1,6 @@
 //! Operators over values: `equals`, `in`, `range`, `near`.
 
-use crate::fields::Fields;
+use crate::fields::SpecificationFields;
 use crate::operator::{Bounds, Operator};
 use crate::paths::plain_paths;
 use crate::problem::wrong;
@@ -10,7 +10,7 @@ use errors::Result;
 use errors::operation::step;
 
 /// A value that `equals` and `in` compare with.
-pub(crate) fn value(f: &Fields<'_>, name: &str, v: Option<Val<'_>>) -> Result<Value> {
+pub(crate) fn value(f: &SpecificationFields<'_>, name: &str, v: Option<Val<'_>>) -> Result<Value> {
     let Some(v) = v else {
         return Err(wrong(format!("\"{}\" is required", f.name(name))));
     };
@@ -23,7 +23,7 @@ pub(crate) fn value(f: &Fields<'_>, name: &str, v: Option<Val<'_>>) -> Result<Va
     }
 }
 
-pub(crate) fn values(f: &Fields<'_>) -> Result<Operator> {
+pub(crate) fn values(f: &SpecificationFields<'_>) -> Result<Operator> {
     f.string("doesNotAffect")?;
     let paths = plain_paths(f)?;
     let v = f.required("value")?;
@@ -63,26 +63,28 @@ pub(crate) fn values(f: &Fields<'_>) -> Result<Operator> {
     })
 }
 
-pub(crate) fn range(f: &Fields<'_>) -> Result<Operator> {
-    let paths = plain_paths(f)?;
-    let bound = |name: &'static str| -> Result<Option<(u8, Vec<u8>)>> {
-        let Some(v) = f.get(name) else {
-            return Ok(None);
-        };
-        let fits = matches!(
-            v.tag,
-            tag::INT32 | tag::INT64 | tag::DOUBLE | tag::DATE | tag::STRING | tag::OBJECT_ID
-        );
-        match value_of(v).filter(|_| fits) {
-            Some(value) => Ok(Some(value)),
-            None => Err(wrong(format!(
-                "\"{}\" must be a number, date, string, or objectId",
-                f.name(name)
-            ))),
-        }
+/// A bound's kind and its bytes.
+fn bound(f: &SpecificationFields<'_>, name: &'static str) -> Result<Option<(u8, Vec<u8>)>> {
+    let Some(v) = f.get(name) else {
+        return Ok(None);
     };
-    let (gt, gte) = (bound("gt")?, bound("gte")?);
-    let (lt, lte) = (bound("lt")?, bound("lte")?);
+    let fits = matches!(
+        v.tag,
+        tag::INT32 | tag::INT64 | tag::DOUBLE | tag::DATE | tag::STRING | tag::OBJECT_ID
+    );
+    match value_of(v).filter(|_| fits) {
+        Some(value) => Ok(Some(value)),
+        None => Err(wrong(format!(
+            "\"{}\" must be a number, date, string, or objectId",
+            f.name(name)
+        ))),
+    }
+}
+
+pub(crate) fn range(f: &SpecificationFields<'_>) -> Result<Operator> {
+    let paths = plain_paths(f)?;
+    let (gt, gte) = (bound(f, "gt")?, bound(f, "gte")?);
+    let (lt, lte) = (bound(f, "lt")?, bound(f, "lte")?);
     f.string("doesNotAffect")?;
     if gt.is_some() && gte.is_some() || lt.is_some() && lte.is_some() {
         return Err(wrong(format!(
@@ -128,7 +130,7 @@ pub(crate) fn range(f: &Fields<'_>) -> Result<Operator> {
     })
 }
 
-pub(crate) fn near(f: &Fields<'_>) -> Result<Operator> {
+pub(crate) fn near(f: &SpecificationFields<'_>) -> Result<Operator> {
     let paths = plain_paths(f)?;
     let origin = f.required("origin")?;
     let at = match (origin.as_date(), origin.to_f64()) {

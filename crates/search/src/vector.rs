@@ -4,8 +4,8 @@
 //! never given. A search compares all vectors that are left, or those that a graph leads to ([`crate::near`]).
 
 use crate::definition::{Definition, OrProblem};
-use crate::fields::Fields;
-use crate::files::{PARENTS_COLUMN, Snapshot};
+use crate::fields::SpecificationFields;
+use crate::files::{IndexSnapshot, PARENTS_COLUMN};
 use crate::hits::{Hit, Hits, keep_best};
 use crate::nested::{self, Parents, ScoreMode};
 use crate::operator::Clause;
@@ -118,7 +118,7 @@ pub struct VectorSearch {
 impl VectorSearch {
     /// From the stage's document.
     pub fn parse(stage: Doc<'_>) -> Result<VectorSearch> {
-        let f = Fields::new("", stage);
+        let f = SpecificationFields::new("", stage);
         let limit = limit(&f)?;
         let index = f.required_string("index")?;
         if index.is_empty() {
@@ -174,7 +174,7 @@ impl VectorSearch {
         &self.vector
     }
 
-    pub(crate) fn filter_of(&self, snapshot: &Snapshot) -> Option<Clause> {
+    pub(crate) fn filter_of(&self, snapshot: &IndexSnapshot) -> Option<Clause> {
         self.filter(&snapshot.definition)
     }
 
@@ -200,7 +200,7 @@ impl VectorSearch {
 
     /// The nearest documents, at most `most`. All vectors that the filter lets through are compared where `exact` is
     /// asked for, or where that is no more work than to walk a graph.
-    pub fn find(&self, snapshot: Snapshot, most: usize, room: &mut Room<'_>) -> Result<Hits> {
+    pub fn find(&self, snapshot: IndexSnapshot, most: usize, room: &mut Room<'_>) -> Result<Hits> {
         let definition = snapshot.definition.clone();
         let is_stages = |used_by| used_by != VectorUse::Operator;
         let (number, field) = self.vector.field(&definition, is_stages)?;
@@ -244,7 +244,7 @@ impl VectorSearch {
     /// Documents by the scores of their elements.
     fn nearest_parents(
         &self,
-        snapshot: &Snapshot,
+        snapshot: &IndexSnapshot,
         (number, field): (usize, &VectorField),
         (slots, most): (&[(u64, DocAddress)], usize),
         room: &mut Room<'_>,
@@ -274,7 +274,7 @@ impl VectorSearch {
     }
 }
 
-fn check_trace(options: Fields<'_>) -> Result<()> {
+fn check_trace(options: SpecificationFields<'_>) -> Result<()> {
     if let Some(ids) = options.get("traceDocumentIds")
         && ids.as_array().is_none_or(|list| list.is_empty())
     {
@@ -294,7 +294,7 @@ fn of_parents(e: errors::Stop) -> errors::Stop {
 }
 
 /// How elements' scores become a document's.
-fn score_mode(options: Fields<'_>) -> Result<ScoreMode> {
+fn score_mode(options: SpecificationFields<'_>) -> Result<ScoreMode> {
     let mode = match options.string("scoreMode")? {
         None | Some("max") => ScoreMode::Max,
         Some("avg") => ScoreMode::Avg,
@@ -309,7 +309,7 @@ fn score_mode(options: Fields<'_>) -> Result<ScoreMode> {
 }
 
 /// `limit` has errors of its own.
-fn limit(f: &Fields<'_>) -> Result<i32> {
+fn limit(f: &SpecificationFields<'_>) -> Result<i32> {
     let Some(v) = f.raw("limit") else {
         return Err(wrong("\"limit\" is required"));
     };

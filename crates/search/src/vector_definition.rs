@@ -91,26 +91,7 @@ pub(crate) fn parse(d: Doc<'_>) -> Result<Definition> {
         let Some(f) = v.as_doc() else {
             return Err(wrong_definition("\"fields\" must be a list of documents"));
         };
-        let Some(path) = string(f, "path")? else {
-            return Err(wrong_definition("\"fields.path\" is required"));
-        };
-        match string(f, "type")? {
-            Some("vector") => {
-                let field = vector_field(path, "fields", f, VectorUse::Stage)?;
-                out.vectors.push(field);
-            }
-            Some("filter") => {
-                out.mapping.put_filter(path)?;
-                if out.nested_root.is_some() {
-                    out.mapping.put_filter(&of_parent(path))?;
-                }
-            }
-            _ => {
-                return Err(wrong_definition(
-                    "\"fields.type\" must be one of [filter, vector]",
-                ));
-            }
-        }
+        add_field(&mut out, f)?;
     }
     if out.vectors.is_empty() {
         return Err(wrong_definition(
@@ -118,23 +99,53 @@ pub(crate) fn parse(d: Doc<'_>) -> Result<Definition> {
         ));
     }
     if let Some(root) = &out.nested_root {
-        let within = |f: &VectorField| {
-            let rest = f.path.strip_prefix(root.as_str());
-            rest.is_some_and(|rest| rest.starts_with('.'))
-        };
-        if !out.vectors.iter().any(within) {
-            errors::bail!(
-                CommandFailed,
-                "\"nestedRoot\" does not match any vector field's path"
-            );
-        }
-        if !out.vectors.iter().all(within) {
-            return Err(wrong_definition(
-                "vectors beside \"nestedRoot\" are not supported yet",
-            ));
-        }
+        check_nested(root, &out.vectors)?;
     }
     Ok(out)
+}
+
+/// Adds a vector, or a field that searches may filter by.
+fn add_field(to: &mut Definition, f: Doc<'_>) -> Result<()> {
+    let Some(path) = string(f, "path")? else {
+        return Err(wrong_definition("\"fields.path\" is required"));
+    };
+    match string(f, "type")? {
+        Some("vector") => {
+            let field = vector_field(path, "fields", f, VectorUse::Stage)?;
+            to.vectors.push(field);
+            Ok(())
+        }
+        Some("filter") => {
+            to.mapping.put_filter(path)?;
+            match to.nested_root {
+                Some(_) => to.mapping.put_filter(&of_parent(path)),
+                None => Ok(()),
+            }
+        }
+        _ => Err(wrong_definition(
+            "\"fields.type\" must be one of [filter, vector]",
+        )),
+    }
+}
+
+/// Refuses vectors that are not within the elements of the nested root.
+fn check_nested(root: &str, vectors: &[VectorField]) -> Result<()> {
+    let within = |f: &VectorField| {
+        let rest = f.path.strip_prefix(root);
+        rest.is_some_and(|rest| rest.starts_with('.'))
+    };
+    if !vectors.iter().any(within) {
+        errors::bail!(
+            CommandFailed,
+            "\"nestedRoot\" does not match any vector field's path"
+        );
+    }
+    if !vectors.iter().all(within) {
+        return Err(wrong_definition(
+            "vectors beside \"nestedRoot\" are not supported yet",
+        ));
+    }
+    Ok(())
 }
 
 /// A field that holds vectors. `at`: its name in sentences.

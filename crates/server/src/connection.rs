@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mio::Registry;
-use service::{Client, Kept, Service};
+use service::{Client, KeptProgress, Service};
 
 use crate::net::Stream;
 use crate::runner::Head;
@@ -50,7 +50,7 @@ pub(crate) struct Rerun {
 /// What the next run of a suspended request starts from.
 pub(crate) struct Resume {
     /// What the service has kept for it.
-    pub kept: Option<Kept>,
+    pub kept: Option<KeptProgress>,
     /// When the request first ran.
     pub since: Instant,
     /// The number of runs so far.

@@ -69,7 +69,7 @@ impl Default for Limits {
             loops: 0,
             max_connections: 65_536,
             max_workers: 256,
-            in_flight_bytes: 96 << 20,
+            in_flight_bytes: service::in_flight::DEFAULT_BYTES,
             inline_bytes: 256 << 10,
             grace: std::time::Duration::from_millis(1000),
             stall: std::time::Duration::from_secs(10),

@@ -13,7 +13,7 @@ use bson::{Doc, Malformed};
 use errors::{Error, err};
 use service::{Client, Mode, Needs, Outcome, Request, Resumed, Service, Unfinished};
 use smallvec::SmallVec;
-use wire::{Codec, Compressor, Fault, Header, Message, Sequence};
+use wire::{Codec, Compressor, Header, Message, MessageError, Sequence};
 
 /// How deep a command or a document in it may nest (MongoDB's limit for messages; for stored
 /// documents it is lower).
@@ -91,7 +91,7 @@ struct Incoming<'a> {
     flags: u32,
     /// The message came compressed, and the reply may go the same way.
     compressor: Option<Compressor>,
-    content: Result<Content<'a>, Fault>,
+    content: Result<Content<'a>, MessageError>,
 }
 
 struct Content<'a> {
@@ -389,14 +389,14 @@ enum Documents {
 
 impl Documents {
     /// A command: no field occurs twice, so every reader of a field finds the same.
-    fn read(self, bytes: &[u8]) -> Result<Doc<'_>, Fault> {
+    fn read(self, bytes: &[u8]) -> Result<Doc<'_>, MessageError> {
         let doc = match (self, Doc::new(bytes)) {
             (Documents::Valid, Some(doc)) => return Ok(doc),
             _ => validated(bytes)?,
         };
         match doc.repeated_name() {
             None => Ok(doc),
-            Some(field) => Err(Fault::answer(err!(
+            Some(field) => Err(MessageError::answer(err!(
                 IDLDuplicateField,
                 "BSON field '{}.{field}' is a duplicate field",
                 doc.first().map_or("", |e| e.name)
@@ -407,7 +407,7 @@ impl Documents {
 
 fn understand<'a>(
     message: &'a [u8],
-    parsed: Result<(Header, Message<'a>), Fault>,
+    parsed: Result<(Header, Message<'a>), MessageError>,
     documents: Documents,
 ) -> Incoming<'a> {
     let header = Header::read(message).unwrap_or(Header {
@@ -435,13 +435,13 @@ fn content_of(
     message: Message<'_>,
     op_code: i32,
     documents: Documents,
-) -> Result<Content<'_>, Fault> {
+) -> Result<Content<'_>, MessageError> {
     match message {
         Message::Msg(msg) => {
             let body = documents.read(msg.body)?;
             for sequence in &msg.sequences {
                 if body.contains(sequence.name) {
-                    return Err(Fault::answer(err!(
+                    return Err(MessageError::answer(err!(
                         40433,
                         "Duplicate field between body and document sequence {}",
                         sequence.name
@@ -470,20 +470,20 @@ fn content_of(
             })
         }
         Message::Removed(op) => Err(wire::removed(op)),
-        Message::Reply(_) | Message::Compressed(_) => Err(Fault::close(err!(
+        Message::Reply(_) | Message::Compressed(_) => Err(MessageError::close(err!(
             ProtocolError,
             "operation {op_code} is not a request"
         ))),
-        Message::Unknown(op) => Err(Fault::close(err!(
+        Message::Unknown(op) => Err(MessageError::close(err!(
             ProtocolError,
             "operation {op} is not known"
         ))),
     }
 }
 
-fn validated(bytes: &[u8]) -> Result<Doc<'_>, Fault> {
+fn validated(bytes: &[u8]) -> Result<Doc<'_>, MessageError> {
     bson::validate_with_depth(bytes, MESSAGE_DEPTH).map_err(|malformed| {
-        Fault::answer(match malformed {
+        MessageError::answer(match malformed {
             Malformed::TooDeep => err!(
                 Overflow,
                 "BSONObj exceeded maximum nested object depth: {MESSAGE_DEPTH}"

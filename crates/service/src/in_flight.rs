@@ -14,6 +14,8 @@ use parking_lot::{Condvar, Mutex};
 
 /// Messages up to this length do not count.
 pub const SMALL_BYTES: usize = 64 << 10;
+/// The budget where the configuration does not say.
+pub const DEFAULT_BYTES: usize = 96 << 20;
 
 type Waker = Box<dyn Fn() + Send + Sync>;
 
@@ -34,7 +36,7 @@ pub struct InFlight {
 
 impl Default for InFlight {
     fn default() -> InFlight {
-        InFlight::new(96 << 20)
+        InFlight::new(DEFAULT_BYTES)
     }
 }
 

@@ -90,13 +90,13 @@ pub struct DiskRead {
 }
 
 /// What a service wants to have back when it runs a request again.
-pub type Kept = Box<dyn Any + Send>;
+pub type KeptProgress = Box<dyn Any + Send>;
 
 /// A request that is run again.
 #[derive(Clone, Copy, Debug)]
 pub struct Resumed<'a> {
     /// What the last run kept, until it is [taken](Resumed::take).
-    pub kept: &'a RefCell<Option<Kept>>,
+    pub kept: &'a RefCell<Option<KeptProgress>>,
     /// The reads that it lacked, with what each brought: as many bytes as it asked for, or fewer at the
     /// end of the file. Replies of other servers are in `kept`; a missing one was lost.
     pub reads: &'a [(&'a DiskRead, &'a [u8])],
@@ -174,7 +174,7 @@ pub enum Outcome {
 pub struct Unfinished {
     pub needs: Needs,
     /// Spares the next run, on a loop or a worker, some of this one. It may be dropped.
-    pub kept: Option<Kept>,
+    pub kept: Option<KeptProgress>,
 }
 
 /// What a suspended request needs to go on.

@@ -4,7 +4,7 @@
 //! * [`Language`]: stemmer and stop words. `fold`: case and diacritics. `tokens`: a text's words.
 //! * [`TextIndex`]: which strings of a document are indexed, with what weight and in what language,
 //!   and from these its terms with their scores, which are the entries of the index.
-//! * [`Search`]: `$text` as it was written. [`Matcher`]: the same for one index.
+//! * [`TextExpression`]: `$text` as it was written. [`Matcher`]: the same for one index.
 //!
 //! Invariant: pure. The terms that a document is found by are those of its index entries, and its
 //! score is the sum of theirs: both come from the one walk in [`TextIndex`].
@@ -23,5 +23,5 @@ mod tokens;
 pub use definition::TextIndex;
 pub use language::{IndexVersion, Language};
 pub use matcher::Matcher;
-pub use search::{Parsed, Search};
+pub use search::{Parsed, TextExpression};
 pub use tokens::{Sensitivity, term_key};

@@ -2,7 +2,7 @@
 
 use crate::document::add_scores;
 use crate::tokens::Sensitivity;
-use crate::{Language, Parsed, Search, TextIndex};
+use crate::{Language, Parsed, TextExpression, TextIndex};
 use bson::Doc;
 use errors::{Fallible, operation};
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,7 +17,7 @@ pub struct Matcher {
 }
 
 impl Matcher {
-    pub fn new(search: &Search, index: Arc<TextIndex>) -> Fallible<Matcher> {
+    pub fn new(search: &TextExpression, index: Arc<TextIndex>) -> Fallible<Matcher> {
         let language = match search.language.as_str() {
             "" => index.language,
             name => Language::find(name, index.version)?,

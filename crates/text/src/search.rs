@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 /// `{$search, $language, $caseSensitive, $diacriticSensitive}`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Search {
+pub struct TextExpression {
     pub text: String,
     /// Empty: the index's own.
     pub language: String,
@@ -35,8 +35,8 @@ pub struct Parsed {
 /// The phrases whose words are looked for in an index; more would only narrow the search.
 const MOST_LOOKED_FOR: usize = 32;
 
-impl Search {
-    pub fn parse(d: Doc<'_>) -> Fallible<Search> {
+impl TextExpression {
+    pub fn parse(d: Doc<'_>) -> Fallible<TextExpression> {
         let string = |name: &str| match d.get(name) {
             None => Ok(None),
             Some(v) => v.as_str().map(Some).ok_or_else(|| {
@@ -60,7 +60,7 @@ impl Search {
         let Some(text) = string("$search")? else {
             bail!(NoSuchKey, "Missing expected field \"$search\"");
         };
-        let out = Search {
+        let out = TextExpression {
             text: text.to_string(),
             language: string("$language")?.unwrap_or("").to_string(),
             sensitivity: Sensitivity {

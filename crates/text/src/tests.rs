@@ -1,6 +1,6 @@
 //! Words, scores, searches and specifications, case by case; and whatever texts there may be.
 
-use crate::{Matcher, Search, TextIndex};
+use crate::{Matcher, TextExpression, TextIndex};
 use bson::{Doc, DocBuf, json};
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ fn terms(spec: &str, document: &str) -> String {
 }
 
 fn matcher(spec: &str, search: &str) -> Matcher {
-    let search = Search::parse(doc(search).as_doc()).unwrap();
+    let search = TextExpression::parse(doc(search).as_doc()).unwrap();
     Matcher::new(&search, index(spec)).unwrap()
 }
 
@@ -189,7 +189,7 @@ fn bad_searches() {
         (r#"{"$search": "a", "x": 1}"#, 2),
     ] {
         assert_eq!(
-            Search::parse(doc(s).as_doc()).unwrap_err().code.0,
+            TextExpression::parse(doc(s).as_doc()).unwrap_err().code.0,
             code,
             "{s}"
         );
@@ -278,7 +278,11 @@ fn any_text() {
         for sensitive in [false, true] {
             let search = bson::doc! { "$search": any(&mut rng).as_str(), "$caseSensitive": sensitive,
             "$diacriticSensitive": rng.random::<bool>() };
-            let m = Matcher::new(&Search::parse(search.as_doc()).unwrap(), index.clone()).unwrap();
+            let m = Matcher::new(
+                &TextExpression::parse(search.as_doc()).unwrap(),
+                index.clone(),
+            )
+            .unwrap();
             let found = m.parsed.bounds.iter().any(|t| entries.contains_key(t));
             // Not the other way round: a stop word of the document, which has no entry, may equal a word
             // of the search without its diacritics.
@@ -324,7 +328,7 @@ fn long_words_and_many() {
 fn a_long_search_can_be_ended() {
     let words: Vec<String> = (0..10_000).map(|n| format!("w{n}")).collect();
     let search = doc(&format!(r#"{{"$search": "{}"}}"#, words.join(" ")));
-    let search = Search::parse(search.as_doc()).unwrap();
+    let search = TextExpression::parse(search.as_doc()).unwrap();
     let asked = std::cell::Cell::new(0);
     let made = |most: usize| {
         asked.set(0);

@@ -7,7 +7,7 @@ use errors::{Error, err};
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
 
 use crate::read::Reader;
-use crate::{Fault, HEADER_BYTES, Header, MAX_MESSAGE_BYTES, begin, end, op};
+use crate::{HEADER_BYTES, Header, MAX_MESSAGE_BYTES, MessageError, begin, end, op};
 
 /// Original opCode, uncompressed size, compressor.
 const PREFIX_BYTES: usize = 9;
@@ -91,8 +91,8 @@ pub struct Compressed<'a> {
 }
 
 impl<'a> Compressed<'a> {
-    pub(crate) fn parse(payload: &'a [u8]) -> Result<Compressed<'a>, Fault> {
-        let cut = || Fault::close(err!(ProtocolError, "OP_COMPRESSED is cut short"));
+    pub(crate) fn parse(payload: &'a [u8]) -> Result<Compressed<'a>, MessageError> {
+        let cut = || MessageError::close(err!(ProtocolError, "OP_COMPRESSED is cut short"));
         let mut r = Reader::new(payload);
         let original_op = r.i32().ok_or_else(cut)?;
         let size = r.i32().ok_or_else(cut)?;
@@ -101,16 +101,16 @@ impl<'a> Compressed<'a> {
             .ok()
             .filter(|n| n.saturating_add(HEADER_BYTES) <= MAX_MESSAGE_BYTES)
             .ok_or_else(|| {
-                Fault::close(err!(
+                MessageError::close(err!(
                     BadValue,
                     "decompressed message would be {size} bytes. Max: {MAX_MESSAGE_BYTES}"
                 ))
             })?;
         let compressor = Compressor::from_id(id).ok_or_else(|| {
-            Fault::close(err!(BadValue, "compressor {id} of a message is not known"))
+            MessageError::close(err!(BadValue, "compressor {id} of a message is not known"))
         })?;
         if original_op == op::COMPRESSED {
-            return Err(Fault::close(err!(
+            return Err(MessageError::close(err!(
                 ProtocolError,
                 "OP_COMPRESSED inside OP_COMPRESSED"
             )));
@@ -157,9 +157,9 @@ impl Codec {
         header: &Header,
         compressed: &Compressed<'_>,
         out: &mut Vec<u8>,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), MessageError> {
         let fail = |why: String| {
-            Fault::close(err!(
+            MessageError::close(err!(
                 BadValue,
                 "cannot decompress a message ({}): {why}",
                 compressed.compressor.name()

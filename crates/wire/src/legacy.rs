@@ -6,7 +6,7 @@
 use errors::err;
 
 use crate::read::{Documents, Reader};
-use crate::{Fault, begin, op};
+use crate::{MessageError, begin, op};
 
 /// Flags of an OP_REPLY.
 pub mod reply_flags {
@@ -29,19 +29,19 @@ pub struct OpQuery<'a> {
 }
 
 impl<'a> OpQuery<'a> {
-    pub(crate) fn parse(payload: &'a [u8]) -> Result<OpQuery<'a>, Fault> {
+    pub(crate) fn parse(payload: &'a [u8]) -> Result<OpQuery<'a>, MessageError> {
         // MongoDB closes on a malformed legacy header; only a malformed document is worth an answer.
-        let cut = || Fault::close(err!(ProtocolError, "OP_QUERY is cut short"));
+        let cut = || MessageError::close(err!(ProtocolError, "OP_QUERY is cut short"));
         let mut r = Reader::new(payload);
         let flags = r.i32().ok_or_else(cut)?;
         let ns = r.cstr().ok_or_else(cut)?;
         let skip = r.i32().ok_or_else(cut)?;
         let limit = r.i32().ok_or_else(cut)?;
-        let query = r.doc().map_err(Fault::answer)?;
+        let query = r.doc().map_err(MessageError::answer)?;
         let projection = if r.is_empty() {
             None
         } else {
-            Some(r.doc().map_err(Fault::answer)?)
+            Some(r.doc().map_err(MessageError::answer)?)
         };
         Ok(OpQuery {
             flags,
@@ -59,12 +59,12 @@ impl<'a> OpQuery<'a> {
     }
 
     /// The command itself, out of the `{$query: {…}}` that some drivers wrap it in.
-    pub fn command(&self) -> Result<&'a [u8], Fault> {
+    pub fn command(&self) -> Result<&'a [u8], MessageError> {
         let mut r = Reader::new(self.query);
         let wrapped =
             r.i32().is_some() && r.u8() == Some(3) && matches!(r.cstr(), Some("$query" | "query"));
         if wrapped {
-            r.doc().map_err(Fault::answer)
+            r.doc().map_err(MessageError::answer)
         } else {
             Ok(self.query)
         }
@@ -93,8 +93,8 @@ pub struct OpReply<'a> {
 }
 
 impl<'a> OpReply<'a> {
-    pub(crate) fn parse(payload: &'a [u8]) -> Result<OpReply<'a>, Fault> {
-        let cut = || Fault::close(err!(ProtocolError, "OP_REPLY is cut short"));
+    pub(crate) fn parse(payload: &'a [u8]) -> Result<OpReply<'a>, MessageError> {
+        let cut = || MessageError::close(err!(ProtocolError, "OP_REPLY is cut short"));
         let mut r = Reader::new(payload);
         let flags = r.i32().ok_or_else(cut)?;
         let cursor_id = r.i64().ok_or_else(cut)?;
@@ -103,11 +103,11 @@ impl<'a> OpReply<'a> {
         let documents = r.rest();
         let mut found = 0;
         while !r.is_empty() {
-            r.doc().map_err(Fault::close)?;
+            r.doc().map_err(MessageError::close)?;
             found += 1;
         }
         if found != count {
-            return Err(Fault::close(err!(
+            return Err(MessageError::close(err!(
                 ProtocolError,
                 "OP_REPLY has {found} documents and says {count}"
             )));

@@ -72,9 +72,6 @@ pub const HEADER_BYTES: usize = 16;
 pub const MAX_DOCUMENT_BYTES: usize = 16 * 1024 * 1024;
 /// The most documents in one write command (`maxWriteBatchSize`).
 pub const MAX_WRITE_BATCH: usize = 100_000;
-/// `maxBsonObjectSize` and what a command or a reply may be longer than it, for the fields around the document.
-pub const MAX_INTERNAL_DOCUMENT_BYTES: usize = MAX_DOCUMENT_BYTES + 16 * 1024;
-
 /// The operation codes, by their number on the wire.
 pub mod op {
     pub const REPLY: i32 = 1;
@@ -90,34 +87,34 @@ pub mod op {
 
 /// Why a message cannot be served.
 #[derive(Clone, Debug)]
-pub struct Fault {
+pub struct MessageError {
     pub error: Error,
     /// The connection cannot go on: MongoDB closes it without a reply. Otherwise `error` is the reply.
     pub fatal: bool,
 }
 
-impl Fault {
+impl MessageError {
     /// The connection must be closed.
-    pub fn close(error: Error) -> Fault {
-        Fault { error, fatal: true }
+    pub fn close(error: Error) -> MessageError {
+        MessageError { error, fatal: true }
     }
 
     /// The frame is sound, its content is not: answer with the error and go on.
-    pub fn answer(error: Error) -> Fault {
-        Fault {
+    pub fn answer(error: Error) -> MessageError {
+        MessageError {
             error,
             fatal: false,
         }
     }
 }
 
-impl std::fmt::Display for Fault {
+impl std::fmt::Display for MessageError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.error.fmt(f)
     }
 }
 
-impl std::error::Error for Fault {}
+impl std::error::Error for MessageError {}
 
 /// The fixed start of every message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,13 +150,13 @@ pub enum Frame {
 }
 
 /// Finds the first message in `buf`. A length below a header's or past [`MAX_FRAME_BYTES`] is fatal.
-pub fn frame(buf: &[u8]) -> Result<Frame, Fault> {
+pub fn frame(buf: &[u8]) -> Result<Frame, MessageError> {
     let Some(raw) = Reader::new(buf).i32() else {
         return Ok(Frame::Incomplete { need: HEADER_BYTES });
     };
     let len = usize::try_from(raw).unwrap_or(0);
     if !(HEADER_BYTES..=MAX_FRAME_BYTES).contains(&len) {
-        return Err(Fault::close(err!(
+        return Err(MessageError::close(err!(
             ProtocolError,
             "message length {raw} is invalid. Min: {HEADER_BYTES}, Max: {MAX_FRAME_BYTES}"
         )));
@@ -186,11 +183,11 @@ pub enum Message<'a> {
 }
 
 /// Parses one whole message as delimited by [`frame`].
-pub fn parse(message: &[u8]) -> Result<(Header, Message<'_>), Fault> {
+pub fn parse(message: &[u8]) -> Result<(Header, Message<'_>), MessageError> {
     let header = Header::read(message)
         .filter(|h| h.length == message.len())
         .ok_or_else(|| {
-            Fault::close(err!(
+            MessageError::close(err!(
                 ProtocolError,
                 "message is shorter than its header says"
             ))
@@ -214,7 +211,7 @@ pub const LEGACY_READ_REMOVED: i32 = 5_739_101;
 
 /// What a removed operation gets: OP_GET_MORE (and OP_QUERY on a collection, with [`op::QUERY`]) an OP_REPLY that carries
 /// the error, since the peer waits for one; the others, which never had a reply, a closed connection.
-pub fn removed(op_code: i32) -> Fault {
+pub fn removed(op_code: i32) -> MessageError {
     let (name, code, fatal) = match op_code {
         op::QUERY => ("OP_QUERY", LEGACY_READ_REMOVED, false),
         op::GET_MORE => ("OP_GET_MORE", LEGACY_READ_REMOVED, false),
@@ -229,7 +226,7 @@ pub fn removed(op_code: i32) -> Fault {
             "{name} is no longer supported. The client driver may require an upgrade. For more details see https://dochub.mongodb.org/core/legacy-opcode-removal"
         ),
     );
-    Fault { error, fatal }
+    MessageError { error, fatal }
 }
 
 /// Appends a message header whose length [`end`] fills in; gives its position in `out`.

@@ -7,7 +7,7 @@ use errors::err;
 use smallvec::SmallVec;
 
 use crate::read::{Documents, Reader};
-use crate::{Fault, HEADER_BYTES, begin, op, patch};
+use crate::{HEADER_BYTES, MessageError, begin, op, patch};
 
 /// The message ends with a CRC-32C of all before it.
 pub const CHECKSUM_PRESENT: u32 = 1;
@@ -61,12 +61,12 @@ impl<'a> Msg<'a> {
             .unwrap_or(0)
     }
 
-    pub(crate) fn parse(message: &'a [u8]) -> Result<Msg<'a>, Fault> {
-        let cut = || Fault::answer(err!(InvalidBSON, "OP_MSG is cut short"));
+    pub(crate) fn parse(message: &'a [u8]) -> Result<Msg<'a>, MessageError> {
+        let cut = || MessageError::answer(err!(InvalidBSON, "OP_MSG is cut short"));
         let mut payload = Reader::new(message.get(HEADER_BYTES..).ok_or_else(cut)?);
         let flags = payload.u32().ok_or_else(cut)?;
         if flags & REQUIRED_FLAGS & !(CHECKSUM_PRESENT | MORE_TO_COME) != 0 {
-            return Err(Fault::close(err!(
+            return Err(MessageError::close(err!(
                 IllegalOpMsgFlag,
                 "Message contains illegal flags value: Ob{flags:032b}"
             )));
@@ -79,7 +79,7 @@ impl<'a> Msg<'a> {
             if crc32c::crc32c(&message[..message.len() - CHECKSUM_BYTES])
                 != u32::from_le_bytes(*sum)
             {
-                return Err(Fault::close(err!(
+                return Err(MessageError::close(err!(
                     ProtocolError,
                     "OP_MSG checksum does not match contents"
                 )));
@@ -92,22 +92,22 @@ impl<'a> Msg<'a> {
         while let Some(kind) = r.u8() {
             match kind {
                 0 if body.is_some() => {
-                    return Err(Fault::answer(err!(
+                    return Err(MessageError::answer(err!(
                         40430,
                         "Multiple body sections in message"
                     )));
                 }
-                0 => body = Some(r.doc().map_err(Fault::answer)?),
+                0 => body = Some(r.doc().map_err(MessageError::answer)?),
                 1 => {
                     if sequences.len() == MAX_SEQUENCES {
-                        return Err(Fault::close(err!(
+                        return Err(MessageError::close(err!(
                             TooManyDocumentSequences,
                             "Too many document sequences in OP_MSG"
                         )));
                     }
                     let sequence = parse_sequence(&mut r)?;
                     if sequences.iter().any(|s| s.name == sequence.name) {
-                        return Err(Fault::answer(err!(
+                        return Err(MessageError::answer(err!(
                             40431,
                             "Duplicate document sequence: {}",
                             sequence.name
@@ -115,11 +115,16 @@ impl<'a> Msg<'a> {
                     }
                     sequences.push(sequence);
                 }
-                other => return Err(Fault::answer(err!(40432, "Unknown section kind {other}"))),
+                other => {
+                    return Err(MessageError::answer(err!(
+                        40432,
+                        "Unknown section kind {other}"
+                    )));
+                }
             }
         }
-        let body =
-            body.ok_or_else(|| Fault::answer(err!(40587, "OP_MSG messages must have a body")))?;
+        let body = body
+            .ok_or_else(|| MessageError::answer(err!(40587, "OP_MSG messages must have a body")))?;
         Ok(Msg {
             flags,
             body,
@@ -128,9 +133,9 @@ impl<'a> Msg<'a> {
     }
 }
 
-fn parse_sequence<'a>(r: &mut Reader<'a>) -> Result<Sequence<'a>, Fault> {
+fn parse_sequence<'a>(r: &mut Reader<'a>) -> Result<Sequence<'a>, MessageError> {
     let bad = || {
-        Fault::answer(err!(
+        MessageError::answer(err!(
             InvalidBSON,
             "document sequence of OP_MSG is malformed"
         ))
@@ -147,7 +152,7 @@ fn parse_sequence<'a>(r: &mut Reader<'a>) -> Result<Sequence<'a>, Fault> {
     let name = inner.cstr().ok_or_else(bad)?;
     let documents = inner.rest();
     while !inner.is_empty() {
-        inner.doc().map_err(Fault::answer)?;
+        inner.doc().map_err(MessageError::answer)?;
     }
     Ok(Sequence { name, documents })
 }

@@ -230,7 +230,11 @@ fn removed_and_unknown_operations() {
     assert!(matches!(parse(&m), Ok((_, Message::Unknown(77)))));
 }
 
-fn decompress(codec: &mut Codec, bytes: &[u8], out: &mut Vec<u8>) -> Result<Compressor, Fault> {
+fn decompress(
+    codec: &mut Codec,
+    bytes: &[u8],
+    out: &mut Vec<u8>,
+) -> Result<Compressor, MessageError> {
     let (header, Message::Compressed(c)) = parse(bytes)? else {
         panic!("not compressed")
     };

@@ -2,7 +2,7 @@
 //! document found by its terms has one of them in its index entries, and no other scores.
 
 use std::sync::Arc;
-use text::{Matcher, Search, TextIndex};
+use text::{Matcher, TextExpression, TextIndex};
 
 const LANGUAGES: [&str; 16] = [
     "none",
@@ -45,7 +45,7 @@ pub fn searches(input: &[u8]) {
         "$caseSensitive": first & 64 != 0,
         "$diacriticSensitive": first & 128 != 0,
     };
-    let search = Search::parse(search.as_doc()).expect("a good search");
+    let search = TextExpression::parse(search.as_doc()).expect("a good search");
     let matcher = Matcher::new(&search, index).expect("a known language");
     let found = matcher
         .parsed

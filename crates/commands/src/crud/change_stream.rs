@@ -7,7 +7,7 @@ use super::variables;
 use crate::request::collation::{self, CollationArgument};
 use crate::request::{CommandContext, Done};
 use bson::{Doc, DocBuf, Elem, Val, Writer, tag};
-use changes::Token;
+use changes::ResumeToken;
 use changes::event::{SUMMARY_FIELDS, Scope, StreamOptions};
 use errors::{Result, bail};
 use executor::{ChangeStream, ChangeStreamRequest, ShowImage, StreamStart, WantedEvents};
@@ -45,8 +45,8 @@ pub fn is_one(cx: &CommandContext<'_, '_>) -> Result<bool> {
 struct Spec {
     full: ShowImage,
     before: ShowImage,
-    resume_after: Option<Token>,
-    start_after: Option<Token>,
+    resume_after: Option<ResumeToken>,
+    start_after: Option<ResumeToken>,
     at: Option<u64>,
     deployment: bool,
     expanded: bool,
@@ -68,9 +68,9 @@ fn image(e: Elem<'_>, before: bool) -> Result<ShowImage> {
     })
 }
 
-fn token(e: Elem<'_>) -> Result<Token> {
+fn token(e: Elem<'_>) -> Result<ResumeToken> {
     match e.val.as_doc() {
-        Some(_) => Token::parse(e.val),
+        Some(_) => ResumeToken::parse(e.val),
         None => Err(idl::mismatch(STAGE, e.name, e.val, &["object"])),
     }
 }

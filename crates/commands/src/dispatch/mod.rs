@@ -29,7 +29,7 @@ use front::Args;
 use front::{RequiredAccess, Specification, flag, specification};
 use parking_lot::Mutex;
 use service::config::ClusterRole;
-use service::{Client, Kept, Mode, Needs, Outcome, Request, Unfinished};
+use service::{Client, KeptProgress, Mode, Needs, Outcome, Request, Unfinished};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
@@ -45,7 +45,7 @@ const LONG_BODY_BYTES: usize = 256 << 10;
 struct Left {
     wrote: bool,
     /// For its next run, when it only needed disk reads or time.
-    kept: Option<Kept>,
+    kept: Option<KeptProgress>,
 }
 
 /// What of a command that has run only its admission knows.
@@ -505,7 +505,7 @@ fn unacknowledged(command: &str) -> bson::DocBuf {
 
 /// A request that is to run again, where it cannot block: after reads that it lacks, or on a
 /// worker.
-fn suspended(lack: Suspension, kept: Option<Kept>) -> Outcome {
+fn suspended(lack: Suspension, kept: Option<KeptProgress>) -> Outcome {
     let needs = match lack {
         // Which reads they are is known where they were recorded.
         Suspension::Read => Needs::Reads(Vec::new()),

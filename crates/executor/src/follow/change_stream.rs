@@ -11,7 +11,7 @@ use crate::op::OpCtx;
 use crate::records;
 use bson::{Doc, DocBuf, MAX_DOC_BYTES, Writer};
 use changes::event::{self, EventKind, Images, Scope, StreamOptions};
-use changes::{Change, ChangeKind, EntryStamp, Token, TokenPlace, changes, token_not_found};
+use changes::{Change, ChangeKind, EntryStamp, ResumeToken, TokenPlace, changes, token_not_found};
 use errors::{Error, Result, bail, err};
 use query::expr::Vars;
 use query::filter::Filter;
@@ -45,7 +45,7 @@ pub enum StreamStart {
     /// At the first entry whose timestamp is at least this.
     At(u64),
     /// After a token.
-    After(Token),
+    After(ResumeToken),
 }
 
 pub struct ChangeStreamRequest {
@@ -79,16 +79,16 @@ pub struct ChangeStream {
     /// Before the entry that was read last.
     last: LogMark,
     /// The stream has seen everything up to this token.
-    seen: Token,
+    seen: ResumeToken,
     /// Whether the stream's own filters show the event that it resumes after. If not, the stream
     /// fails at the first event.
     is_there: bool,
     /// Events that are ready to be returned.
-    ready: VecDeque<(Token, DocBuf)>,
+    ready: VecDeque<(ResumeToken, DocBuf)>,
     /// Whether the stream has read up to the durable index.
     caught_up: bool,
     invalidated: bool,
-    token: Token,
+    token: ResumeToken,
 }
 
 fn fatal(message: String) -> Error {
@@ -143,9 +143,9 @@ impl ChangeStream {
         let (mark, token) = match request.start {
             StreamStart::Now => {
                 let ts = store.last_ts();
-                (seek(store, ts + 1)?, Token::mark(ts + 1))
+                (seek(store, ts + 1)?, ResumeToken::mark(ts + 1))
             }
-            StreamStart::At(ts) => (seek(store, ts)?, Token::mark(ts)),
+            StreamStart::At(ts) => (seek(store, ts)?, ResumeToken::mark(ts)),
             StreamStart::After(token) => {
                 let mark = seek(store, token.ts)?;
                 is_there =
@@ -212,7 +212,7 @@ impl ChangeStream {
 
     /// Between batches: drops large pending events. They will be made again.
     pub fn release(&mut self) {
-        let bytes = |(_, doc): &(Token, DocBuf)| doc.as_bytes().len();
+        let bytes = |(_, doc): &(ResumeToken, DocBuf)| doc.as_bytes().len();
         if self.ready.iter().map(bytes).sum::<usize>() > READY_BYTES {
             self.ready = VecDeque::new();
             self.mark = self.last;
@@ -284,7 +284,7 @@ impl ChangeStream {
 
     /// Everything up to a timestamp was seen.
     fn passed(&mut self, ts: u64) {
-        let mark = Token::mark(ts + 1);
+        let mark = ResumeToken::mark(ts + 1);
         if mark > self.token {
             self.token = mark;
         }
@@ -417,7 +417,7 @@ impl ChangeStream {
     }
 
     /// Puts an event through the pipeline.
-    fn offer(&mut self, ctx: &OpCtx, token: Token, event: DocBuf) -> Result<()> {
+    fn offer(&mut self, ctx: &OpCtx, token: ResumeToken, event: DocBuf) -> Result<()> {
         let given = match self.request.pipeline.is_empty() {
             true => Some(event),
             false => {
@@ -451,7 +451,7 @@ impl ChangeStream {
 }
 
 /// Refuses an event whose resume token the stages of the pipeline have changed.
-fn keeps_id(event: Doc<'_>, token: &Token) -> Result<()> {
+fn keeps_id(event: Doc<'_>, token: &ResumeToken) -> Result<()> {
     let (id, found) = (token.to_doc(), event.get("_id"));
     if found == Some(id.as_doc().as_val()) {
         return Ok(());
@@ -506,7 +506,7 @@ fn missing_image(which: &str, of: &str, stamp: &EntryStamp, change: &Change<'_>)
 }
 
 /// Whether the stream shows the change of this token.
-fn shows(store: &Store, mark: LogMark, token: &Token, shown: &StreamOptions) -> Result<bool> {
+fn shows(store: &Store, mark: LogMark, token: &ResumeToken, shown: &StreamOptions) -> Result<bool> {
     let mut reader = store.read_log_at(mark)?;
     let Some(record) = reader.next()?.filter(|r| r.ts == token.ts) else {
         return Ok(false);
@@ -521,7 +521,7 @@ fn shows(store: &Store, mark: LogMark, token: &Token, shown: &StreamOptions) -> 
 }
 
 /// An event in parts of whole fields, each with `splitEvent`.
-fn fragments(token: &Token, event: Doc<'_>) -> Result<Vec<(Token, DocBuf)>> {
+fn fragments(token: &ResumeToken, event: Doc<'_>) -> Result<Vec<(ResumeToken, DocBuf)>> {
     /// What `_id`, `splitEvent` and the document itself take, at most.
     const HEAD_BYTES: usize = 1024;
     let mut parts: Vec<(usize, Vec<bson::Elem<'_>>)> = Vec::new();

@@ -8,8 +8,8 @@ use crate::engine::Engine;
 use crate::op::OpCtx;
 use crate::pinned_snapshot::PinnedSnapshot;
 use ::search::{
-    Counted, Found, Highlighter, Hits, Pages, Room, Search, Snapshot, Synonyms, Token,
-    VectorSearch, element, place, score_order,
+    Counted, Highlighter, Hits, IndexSnapshot, Pages, Room, ScoredDocument, Search, SequenceToken,
+    Synonyms, VectorSearch, element, place, score_order,
 };
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use catalog::Collection;
@@ -110,7 +110,7 @@ pub(crate) fn found(
 struct OpenSearch {
     search: Search,
     index: Arc<IndexFollower>,
-    snapshot: Snapshot,
+    snapshot: IndexSnapshot,
     shown: Option<Shown>,
     reader: Reader,
     held: Share,
@@ -237,7 +237,7 @@ fn nothing(kind: SearchKind, known: Option<&SearchMeta>) -> Box<dyn Source> {
 /// The metadata of all documents that a search finds and may show.
 fn of_all(
     search: &Search,
-    snapshot: Snapshot,
+    snapshot: IndexSnapshot,
     (reader, shown): (&Reader, Option<&Shown>),
     room: &mut Room<'_>,
 ) -> Result<DocBuf> {
@@ -471,7 +471,7 @@ impl Paging {
         }))
     }
 
-    fn token(&self, hit: &Found, doc: Doc<'_>, known: &Metadata) -> Result<Token> {
+    fn token(&self, hit: &ScoredDocument, doc: Doc<'_>, known: &Metadata) -> Result<SequenceToken> {
         let mut order = Vec::new();
         match &self.sort {
             None => order.extend(score_order(hit.score)),
@@ -503,7 +503,7 @@ struct Rows {
 
 impl Rows {
     /// Sets the metadata of a document.
-    fn tell(&mut self, hit: &Found) {
+    fn tell(&mut self, hit: &ScoredDocument) {
         self.meta = Metadata::default();
         let score = Some(f64::from(hit.score));
         match self.by_vector {

@@ -3,14 +3,14 @@
 use super::Args;
 use super::place::{NullProcess, Server, ServerSetup};
 use super::slices::{Contender, alternate};
-use crate::connection::Address;
+use crate::connection::MongoAddress;
 use crate::fault::{Fault, Result};
 use crate::fleet::Fleet;
-use crate::report::{Check, Comparison};
+use crate::report::{CheckedFigure, SideComparison};
 use crate::study::dataset::{Dataset, INDEXES, Ids, PER_NUMBER, PER_RANGE};
-use crate::study::operation::{Operation, OperationPlace, Work};
+use crate::study::operation::{OperationPlace, StudyOperation, Work};
 use crate::study::record::{prepare, record};
-use crate::terms::Durability;
+use crate::terms::WriteDurability;
 use bson::{Val, doc};
 use std::cell::OnceCell;
 use std::sync::Arc;
@@ -21,9 +21,9 @@ enum Reference {
     /// The null server, with the reply of the same operation.
     Null,
     /// The null server, with the reply of another operation: a document of a batch against a single insert.
-    NullOf(Operation),
+    NullOf(StudyOperation),
     /// The same server and collection, another operation.
-    Own(Operation),
+    Own(StudyOperation),
     /// The same server, the same operation, a small collection.
     OwnSmall,
     /// The same server, inserts with generated ids against the md5 of the subject.
@@ -33,21 +33,21 @@ enum Reference {
 pub struct Case {
     pub name: &'static str,
     pub title: &'static str,
-    operation: Operation,
+    operation: StudyOperation,
     reference: Reference,
     connections: Option<usize>,
     bar_share: Option<f64>,
     bar_cpu: Option<f64>,
 }
 
-const fn insert(durability: Durability, batch: u64) -> Operation {
-    Operation::Insert { durability, batch }
+const fn insert(durability: WriteDurability, batch: u64) -> StudyOperation {
+    StudyOperation::Insert { durability, batch }
 }
 
 const fn case(
     name: &'static str,
     title: &'static str,
-    operation: Operation,
+    operation: StudyOperation,
     bar_share: Option<f64>,
     bar_cpu: Option<f64>,
 ) -> Case {
@@ -67,42 +67,42 @@ pub const ALL: &[Case] = &[
     case(
         "point-read",
         "point read by _id",
-        Operation::PointRead,
+        StudyOperation::PointRead,
         Some(0.70),
         Some(1.5),
     ),
     case(
         "test4",
         "test 4: one number, 10 documents",
-        Operation::OneNumber,
+        StudyOperation::OneNumber,
         Some(0.30),
         Some(3.3),
     ),
     case(
         "test5",
         "test 5: two numbers, two fields",
-        Operation::TwoNumbers,
+        StudyOperation::TwoNumbers,
         Some(0.30),
         Some(3.3),
     ),
     case(
         "test6",
         "test 6: range of 1,000, by date",
-        Operation::SortedRange,
+        StudyOperation::SortedRange,
         None,
         Some(150.0),
     ),
     case(
         "test7",
         "test 7: first 100 documents",
-        Operation::First,
+        StudyOperation::First,
         Some(0.50),
         Some(1.9),
     ),
     case(
         "count-range",
         "count over 1,000 index keys",
-        Operation::CountRange,
+        StudyOperation::CountRange,
         Some(0.03),
         Some(35.0),
     ),
@@ -111,7 +111,7 @@ pub const ALL: &[Case] = &[
         ..case(
             "count-all",
             "count without filter / in a small collection",
-            Operation::CountAll,
+            StudyOperation::CountAll,
             Some(0.9),
             None,
         )
@@ -119,35 +119,35 @@ pub const ALL: &[Case] = &[
     case(
         "update",
         "update by _id, w:1",
-        Operation::Update(Durability::W1),
+        StudyOperation::Update(WriteDurability::W1),
         Some(0.60),
         Some(1.8),
     ),
     case(
         "insert",
         "insert, three indexes, w:1",
-        insert(Durability::W1, 1),
+        insert(WriteDurability::W1, 1),
         Some(0.60),
         Some(2.0),
     ),
     Case {
-        reference: Reference::Own(insert(Durability::W1, 1)),
+        reference: Reference::Own(insert(WriteDurability::W1, 1)),
         connections: Some(64),
         ..case(
             "insert-majority",
             "insert, majority / own w:1",
-            insert(Durability::Majority, 1),
+            insert(WriteDurability::Majority, 1),
             None,
             Some(1.3),
         )
     },
     Case {
-        reference: Reference::NullOf(insert(Durability::W1, 1)),
+        reference: Reference::NullOf(insert(WriteDurability::W1, 1)),
         connections: Some(4),
         ..case(
             "batch-insert",
             "batch of 1,000, a document / null insert",
-            insert(Durability::W1, 1000),
+            insert(WriteDurability::W1, 1000),
             None,
             Some(1.2),
         )
@@ -157,7 +157,7 @@ pub const ALL: &[Case] = &[
         ..case(
             "md5-ids",
             "insert with md5 _id / generated _id",
-            insert(Durability::W1, 1),
+            insert(WriteDurability::W1, 1),
             Some(0.85),
             None,
         )
@@ -187,7 +187,7 @@ impl LoadedServer<'_> {
         })
     }
 
-    pub fn target(&self) -> &Address {
+    pub fn target(&self) -> &MongoAddress {
         &self.server.target
     }
 
@@ -199,7 +199,7 @@ impl LoadedServer<'_> {
     fn contender(
         &self,
         place: &OperationPlace,
-        operation: Operation,
+        operation: StudyOperation,
         connections: usize,
     ) -> Result<Contender<Work>> {
         let fleet = Fleet::connect(self.target(), connections, 1, |_, _| {
@@ -212,22 +212,22 @@ impl LoadedServer<'_> {
     fn null_contender(
         &self,
         null: &NullProcess,
-        operation: Operation,
+        operation: StudyOperation,
         connections: usize,
     ) -> Result<Contender<Work>> {
         let mut place = self.place.clone();
         place.verify = false;
         // Its inserts must not take numbers that the server would then miss.
-        place.inserts = Arc::new(crate::ycsb::sequence::Sequence::new(place.data.records));
-        let fleet = Fleet::connect(&Address::local(null.port), connections, 1, |_, _| {
+        place.inserts = Arc::new(crate::ycsb::sequence::KeySequence::new(place.data.records));
+        let fleet = Fleet::connect(&MongoAddress::local(null.port), connections, 1, |_, _| {
             Work::new(&place, operation, 2)
         })?;
         Ok(Contender::new(fleet, null.pid()))
     }
 
-    pub fn compare(&self, args: &Args, room: &ServerSetup, case: &Case) -> Result<Comparison> {
+    pub fn compare(&self, args: &Args, room: &ServerSetup, case: &Case) -> Result<SideComparison> {
         let connections = case.connections.unwrap_or(args.connections);
-        let null_of = |operation: Operation| {
+        let null_of = |operation: StudyOperation| {
             let recorded = record(&mut self.target().connect()?, &self.place, operation)?;
             room.null(&recorded)
         };
@@ -251,7 +251,7 @@ impl LoadedServer<'_> {
                 self.contender(&self.place, other, connections)?,
                 format!(
                     "the same server, {}",
-                    other.durability().map_or("", Durability::name)
+                    other.durability().map_or("", WriteDurability::name)
                 ),
             ),
             Reference::OwnSmall => {
@@ -305,7 +305,7 @@ impl LoadedServer<'_> {
     }
 
     /// Documents that a count over an index range fetches, by the server's own explain.
-    pub fn count_fetches(&self) -> Result<Check> {
+    pub fn count_fetches(&self) -> Result<CheckedFigure> {
         let width = (PER_RANGE / PER_NUMBER) as i64;
         let range = doc! {"Number": doc! {"$gte": 0i64, "$lt": width}};
         let count = doc! {"count": self.place.collection.as_str(), "query": range};
@@ -314,7 +314,7 @@ impl LoadedServer<'_> {
         let stats = reply.get("executionStats").and_then(Val::as_doc);
         let examined = stats.and_then(|s| s.get("totalDocsExamined")?.to_f64());
         let value = examined.unwrap_or(f64::NAN);
-        Ok(Check::at_most(
+        Ok(CheckedFigure::at_most(
             "count-range: documents fetched",
             value,
             "documents",

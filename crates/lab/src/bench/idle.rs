@@ -5,14 +5,14 @@ use crate::fault::{Fault, Result};
 use crate::measure::median;
 use crate::process::resident_bytes;
 use crate::progress::say;
-use crate::report::Check;
+use crate::report::CheckedFigure;
 use std::time::Duration;
 
 const STARTS: usize = 5;
 const READY_BAR_MS: f64 = 300.0;
 const MEMORY_BAR_MB: f64 = 60.0;
 
-pub fn measure(room: &ServerSetup, quiet: bool) -> Result<Vec<Check>> {
+pub fn measure(room: &ServerSetup, quiet: bool) -> Result<Vec<CheckedFigure>> {
     say(quiet, "idle: starting with an empty directory");
     let (mut ready, mut memory) = (Vec::new(), Vec::new());
     for _ in 0..STARTS {
@@ -25,7 +25,7 @@ pub fn measure(room: &ServerSetup, quiet: bool) -> Result<Vec<Check>> {
     }
     let of = format!("median of {STARTS} starts");
     Ok(vec![
-        Check::at_most("idle: ready after", median(&ready), "ms", READY_BAR_MS).note(&of),
-        Check::at_most("idle: memory", median(&memory), "MB", MEMORY_BAR_MB).note(&of),
+        CheckedFigure::at_most("idle: ready after", median(&ready), "ms", READY_BAR_MS).note(&of),
+        CheckedFigure::at_most("idle: memory", median(&memory), "MB", MEMORY_BAR_MB).note(&of),
     ])
 }

@@ -15,9 +15,9 @@ mod sweep;
 use crate::fault::{Fault, Result};
 use crate::fleet::{catch_interrupts, interrupted};
 use crate::output::{Journal, Output, Page};
-use crate::process::Placement;
+use crate::process::CorePlacement;
 use crate::progress::say;
-use crate::report::{Check, Draft};
+use crate::report::{CheckedFigure, Draft};
 use crate::study::dataset::{DOCUMENT_BYTES, Payload};
 use crate::terms::{count, duration};
 use crate::{sheets, show};
@@ -146,7 +146,7 @@ pub(crate) struct Bench {
 
 impl Bench {
     fn open(args: Args) -> Result<Bench> {
-        let placement = Placement::new(args.server_core, args.client_core)?;
+        let placement = CorePlacement::new(args.server_core, args.client_core)?;
         if !placement.apart() {
             eprintln!("warning: server and client share a core; the shares mean little");
         }
@@ -245,7 +245,7 @@ impl Bench {
                 let rate = comparison.subject.per_second;
                 let what = "batch-insert: share of log and engine in process";
                 let note = format!("{rate:.0} of {engine:.0} documents/s");
-                let check = Check::at_least(what, rate / engine, "", ENGINE_BAR).note(note);
+                let check = CheckedFigure::at_least(what, rate / engine, "", ENGINE_BAR).note(note);
                 self.draft.check(check);
             }
             self.draft.push_comparison(comparison);

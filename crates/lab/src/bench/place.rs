@@ -1,10 +1,10 @@
 //! The two servers of a benchmark: the one under measurement and the null server, each on its core.
 
 use super::Args;
-use crate::connection::Address;
+use crate::connection::MongoAddress;
 use crate::fault::{Fault, Result, local};
 use crate::null::{Form, Recorded, Replies, start_in_process, write_recorded};
-use crate::process::{Launched, Placement, bind_child, free_port};
+use crate::process::{CorePlacement, Launched, bind_child, free_port};
 use crate::report::TargetInfo;
 use crate::scratch::Scratch;
 use crate::targets::local::own_server;
@@ -23,10 +23,10 @@ const STOP_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Where servers are started, and how.
 pub struct ServerSetup {
-    pub placement: Placement,
+    pub placement: CorePlacement,
     scratch: Scratch,
     /// The server that runs already.
-    pub given: Option<Address>,
+    pub given: Option<MongoAddress>,
     pub launch: Vec<String>,
     form: Form,
     in_process_null: bool,
@@ -35,7 +35,7 @@ pub struct ServerSetup {
 
 /// The server under measurement.
 pub struct Server {
-    pub target: Address,
+    pub target: MongoAddress,
     pub pid: Option<u32>,
     launched: Option<Launched>,
     /// From its start to its first answer.
@@ -44,7 +44,7 @@ pub struct Server {
 }
 
 impl ServerSetup {
-    pub fn new(args: &Args, placement: Placement) -> Result<ServerSetup> {
+    pub fn new(args: &Args, placement: CorePlacement) -> Result<ServerSetup> {
         let form = if args.event_loop {
             Form::EventLoop
         } else {
@@ -61,10 +61,10 @@ impl ServerSetup {
         url: Option<&str>,
         launch: Option<&str>,
         dir: Option<&Path>,
-        placement: Placement,
+        placement: CorePlacement,
         form: Form,
     ) -> Result<ServerSetup> {
-        let given = url.map(Address::parse).transpose()?;
+        let given = url.map(MongoAddress::parse).transpose()?;
         let launch = match launch {
             Some(line) => line.split_whitespace().map(String::from).collect(),
             None if given.is_some() => Vec::new(),
@@ -136,7 +136,7 @@ impl ServerSetup {
             .collect();
         let log = dbpath.with_extension("log");
         let mut launched = Launched::start(&command, cores, &log)?;
-        let target = Address::local(port);
+        let target = MongoAddress::local(port);
         let deadline = launched.started + READY_PATIENCE;
         loop {
             if target.connect().is_ok() {
@@ -227,7 +227,11 @@ pub struct NullProcess {
 
 impl NullProcess {
     /// Starts `<this program> lab null`.
-    pub fn start(replies: Option<&Path>, form: Form, placement: &Placement) -> Result<NullProcess> {
+    pub fn start(
+        replies: Option<&Path>,
+        form: Form,
+        placement: &CorePlacement,
+    ) -> Result<NullProcess> {
         let mut more = Vec::new();
         if let Some(file) = replies {
             more.extend(["--replies".to_string(), file.display().to_string()]);
@@ -236,7 +240,11 @@ impl NullProcess {
     }
 
     /// One that says that it has so many records, and does so many percent of its work in vain.
-    pub fn with_records(records: u64, handicap: f64, placement: &Placement) -> Result<NullProcess> {
+    pub fn with_records(
+        records: u64,
+        handicap: f64,
+        placement: &CorePlacement,
+    ) -> Result<NullProcess> {
         let more = [
             "--records",
             &records.to_string(),
@@ -246,7 +254,7 @@ impl NullProcess {
         NullProcess::spawn(&more.map(String::from), Form::Threads, placement)
     }
 
-    fn spawn(more: &[String], form: Form, placement: &Placement) -> Result<NullProcess> {
+    fn spawn(more: &[String], form: Form, placement: &CorePlacement) -> Result<NullProcess> {
         let own = std::env::current_exe().map_err(local("this program's own path"))?;
         let mut command = Command::new(own);
         command.args(["null", "--port", "0"]);

@@ -2,17 +2,17 @@
 //! write that it had acknowledged.
 
 use super::place::{Server, ServerSetup};
-use crate::connection::{Address, Connection};
+use crate::connection::{MongoAddress, MongoConnection};
 use crate::fault::{Fault, Result};
 use crate::fleet::{Fleet, RunOutcome};
 use crate::process::disk_bytes;
 use crate::progress::say;
 use crate::reply;
-use crate::report::Check;
+use crate::report::CheckedFigure;
 use crate::study::dataset::{DOCUMENT_BYTES, Dataset, INDEXES, Ids, Payload};
-use crate::study::operation::{Operation, OperationPlace, Work};
+use crate::study::operation::{OperationPlace, StudyOperation, Work};
 use crate::study::record::prepare;
-use crate::terms::{Durability, bytes};
+use crate::terms::{WriteDurability, bytes};
 use bson::{Val, Writer, doc};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ const UNDER_LOAD: Duration = Duration::from_secs(5);
 const DB: &str = "lab";
 const COLLECTION: &str = "recovery";
 
-pub fn measure(room: &ServerSetup, gigabytes: f64, quiet: bool) -> Result<Vec<Check>> {
+pub fn measure(room: &ServerSetup, gigabytes: f64, quiet: bool) -> Result<Vec<CheckedFigure>> {
     let records = (gigabytes * 1e9 / DOCUMENT_BYTES as f64).max(1.0) as u64;
     let data = Arc::new(Dataset::new(records, 1, Payload::Random, Ids::Generated));
     let dbpath = room.fresh_dbpath()?;
@@ -58,14 +58,14 @@ pub fn measure(room: &ServerSetup, gigabytes: f64, quiet: bool) -> Result<Vec<Ch
     let ready_note = format!("{} on disk, w:1", bytes(on_disk));
     let found_note = format!("{all} acknowledged, {} under load", all - data.records);
     Ok(vec![
-        Check::at_most(
+        CheckedFigure::at_most(
             "recovery: ready after",
             ready.as_secs_f64() * 1e3,
             "ms",
             READY_BAR_MS,
         )
         .note(ready_note),
-        Check::at_most(
+        CheckedFigure::at_most(
             "recovery: acknowledged writes missing",
             missing as f64,
             "documents",
@@ -78,8 +78,8 @@ pub fn measure(room: &ServerSetup, gigabytes: f64, quiet: bool) -> Result<Vec<Ch
 /// A load in the middle of which the server is killed; its lanes know the acknowledged inserts.
 fn killed_under_load(server: &mut Server, place: &OperationPlace) -> Result<Fleet<Work>> {
     let mut fleet = Fleet::connect(&server.target, CONNECTIONS, 1, |_, _| {
-        let insert = Operation::Insert {
-            durability: Durability::W1,
+        let insert = StudyOperation::Insert {
+            durability: WriteDurability::W1,
             batch: 1,
         };
         let mut work = Work::new(place, insert, 1);
@@ -103,7 +103,7 @@ fn killed_under_load(server: &mut Server, place: &OperationPlace) -> Result<Flee
 }
 
 /// How many of these documents the server does not have.
-fn missing(target: &Address, place: &OperationPlace, wanted: &[(u64, u64)]) -> Result<u64> {
+fn missing(target: &MongoAddress, place: &OperationPlace, wanted: &[(u64, u64)]) -> Result<u64> {
     const AT_ONCE: usize = 1000;
     let mut connection = target.connect()?;
     let numbers = wanted
@@ -120,7 +120,11 @@ fn missing(target: &Address, place: &OperationPlace, wanted: &[(u64, u64)]) -> R
     Ok(missing + missing_of(&mut connection, place, &group)?)
 }
 
-fn missing_of(connection: &mut Connection, place: &OperationPlace, group: &[u64]) -> Result<u64> {
+fn missing_of(
+    connection: &mut MongoConnection,
+    place: &OperationPlace,
+    group: &[u64],
+) -> Result<u64> {
     if group.is_empty() {
         return Ok(0);
     }

@@ -5,7 +5,7 @@ use crate::fleet::{Fleet, RunOutcome, interrupted};
 use crate::lane::Workload;
 use crate::measure::{Latency, histogram, median, median_interval};
 use crate::process::cpu_time;
-use crate::report::{Comparison, Side};
+use crate::report::{Side, SideComparison};
 use hdrhistogram::Histogram;
 use std::time::{Duration, Instant};
 
@@ -139,7 +139,7 @@ pub fn alternate<W: Workload>(
     reference: &mut Contender<W>,
     slice: Duration,
     pairs: usize,
-) -> Result<Comparison> {
+) -> Result<SideComparison> {
     let warmup = slice.min(Duration::from_secs(1));
     subject.run(warmup)?;
     reference.run(warmup)?;
@@ -198,7 +198,7 @@ pub fn comparison<W: Workload>(
     subject: &Contender<W>,
     reference: &Contender<W>,
     slice: Duration,
-) -> Comparison {
+) -> SideComparison {
     let shares: Vec<f64> = subject
         .rates
         .iter()
@@ -206,13 +206,13 @@ pub fn comparison<W: Workload>(
         .map(|(s, r)| s / r)
         .collect();
     let (subject, reference) = (subject.side(), reference.side());
-    Comparison {
+    SideComparison {
         slice_seconds: slice.as_secs_f64(),
         share: median(&shares),
         share_interval: median_interval(&shares),
         cpu_ratio: subject.cpu_us.zip(reference.cpu_us).map(|(s, r)| s / r),
         subject,
         reference,
-        ..Comparison::default()
+        ..SideComparison::default()
     }
 }

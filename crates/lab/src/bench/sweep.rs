@@ -8,9 +8,9 @@ use crate::fleet::{Fleet, RunOutcome, interrupted};
 use crate::measure::median;
 use crate::process::cpu_time;
 use crate::progress::say;
-use crate::report::{Check, Step};
-use crate::study::operation::{Operation, Work};
-use crate::terms::Durability;
+use crate::report::{CheckedFigure, MeasuredStep};
+use crate::study::operation::{StudyOperation, Work};
+use crate::terms::WriteDurability;
 use std::time::Duration;
 
 /// Connections, and the least share of the peak there.
@@ -31,15 +31,15 @@ pub fn measure(
     stage: &LoadedServer<'_>,
     name: &str,
     inserting: bool,
-) -> Result<(Vec<Step>, Vec<Check>)> {
-    let durability = Durability::W1;
+) -> Result<(Vec<MeasuredStep>, Vec<CheckedFigure>)> {
+    let durability = WriteDurability::W1;
     let operation = if inserting {
-        Operation::Insert {
+        StudyOperation::Insert {
             durability,
             batch: 1,
         }
     } else {
-        Operation::PointRead
+        StudyOperation::PointRead
     };
     let mut points = Vec::new();
     for &connections in &args.sweep {
@@ -74,7 +74,7 @@ pub fn measure(
     let mut checks = Vec::new();
     for p in &points {
         let Some(outcome) = &p.all else { continue };
-        let mut step = Step::new(name, p.connections, 1, outcome, p.cpu);
+        let mut step = MeasuredStep::new(name, p.connections, 1, outcome, p.cpu);
         step.per_second = median(&p.rates);
         step.durability = inserting.then(|| durability.name().to_string());
         steps.push(step);
@@ -84,7 +84,7 @@ pub fn measure(
             let share = median(&p.rates) / peak;
             let what = format!("{name}: share of the peak at {connections} connections");
             let note = format!("peak {peak:.0}/s");
-            checks.push(Check::at_least(&what, share, "", bar).note(note));
+            checks.push(CheckedFigure::at_least(&what, share, "", bar).note(note));
         }
     }
     Ok((steps, checks))

@@ -18,11 +18,11 @@ use crate::bench::slices::{Contender, comparison, pair};
 use crate::fault::{Fault, Result};
 use crate::fleet::{catch_interrupts, interrupted};
 use crate::output::{Journal, Output, Page};
-use crate::process::Placement;
+use crate::process::CorePlacement;
 use crate::progress::say;
-use crate::report::{Comparison, Draft};
+use crate::report::{Draft, SideComparison};
 use crate::targets;
-use crate::terms::{Durability, count, duration};
+use crate::terms::{WriteDurability, count, duration};
 use crate::ycsb::{Spec, YcsbClient, scenario};
 use ranks::{MARGIN, NONE, decide, half_width, signed_ranks};
 use side::Side;
@@ -53,7 +53,7 @@ pub struct Args {
     pub pairs: usize,
     /// What a write waits for.
     #[arg(long, value_enum, default_value = "w1")]
-    pub durability: Durability,
+    pub durability: WriteDurability,
     /// Shows what a comparison can see on this machine: so many times A with itself, and as often A with A slowed down by
     /// --handicap percent. Fails when fewer than nine of ten verdicts are right. A and B are the same program, or null.
     #[arg(long)]
@@ -81,7 +81,7 @@ pub fn main(args: Args) -> Result<bool> {
     catch_interrupts();
     let specs = workloads(&args)?;
     trials::check(&args)?;
-    let placement = Placement::new(None, None)?;
+    let placement = CorePlacement::new(None, None)?;
     let mut duel = Duel {
         a: Side::new(&args.a, "compare_a", &args, &placement)?,
         b: Side::new(&args.b, "compare_b", &args, &placement)?,
@@ -195,7 +195,7 @@ impl Duel<'_> {
     }
 
     /// One workload on both sides, B with a handicap.
-    fn fight(&mut self, name: &str, spec: &Spec, handicap: f64) -> Result<Comparison> {
+    fn fight(&mut self, name: &str, spec: &Spec, handicap: f64) -> Result<SideComparison> {
         let args = self.args;
         let began = Instant::now();
         say(
@@ -231,7 +231,7 @@ impl Duel<'_> {
             }
             let c = judged(comparison(b, a, args.slice));
             if interrupted() || enough(&c, done, args.pairs) {
-                return Ok(Comparison {
+                return Ok(SideComparison {
                     name: name.into(),
                     title: name.into(),
                     connections: args.connections,
@@ -248,13 +248,13 @@ impl Duel<'_> {
 
 /// Whether a comparison has come to its end after so many pairs: its interval is narrow, whatever the verdict is, or these
 /// were the last.
-fn enough(c: &Comparison, done: usize, most: usize) -> bool {
+fn enough(c: &SideComparison, done: usize, most: usize) -> bool {
     let width = half_width(c.cpu_interval.unwrap_or(c.share_interval));
     done >= most || (done >= FEWEST && width < NARROW)
 }
 
 /// The ratios of a comparison, their intervals, and the verdict.
-fn judged(mut c: Comparison) -> Comparison {
+fn judged(mut c: SideComparison) -> SideComparison {
     let ratios =
         |b: &[f64], a: &[f64]| -> Vec<f64> { b.iter().zip(a).map(|(b, a)| b / a).collect() };
     let (b, a) = (&c.subject, &c.reference);
@@ -285,7 +285,7 @@ mod tests {
     type Pairs<'a> = dyn FnMut(usize) -> [(f64, f64); 2] + 'a;
 
     /// A comparison as `fight` runs it, its slices from elsewhere.
-    fn simulated(pairs: &mut Pairs<'_>, most: usize) -> Comparison {
+    fn simulated(pairs: &mut Pairs<'_>, most: usize) -> SideComparison {
         let (mut a, mut b) = (Slices::default(), Slices::default());
         let push = |side: &mut Slices, (rate, cpu): (f64, f64)| {
             side.slices_per_second.push(rate);
@@ -298,10 +298,10 @@ mod tests {
                 push(&mut b, of_b);
             }
             let done = a.slices_per_second.len();
-            let c = judged(Comparison {
+            let c = judged(SideComparison {
                 subject: b.clone(),
                 reference: a.clone(),
-                ..Comparison::default()
+                ..SideComparison::default()
             });
             if enough(&c, done, most) {
                 return c;
@@ -339,7 +339,7 @@ mod tests {
         }
     }
 
-    fn hits(want: &str, runs: u64, mut pairs: impl FnMut(u64) -> Comparison) -> u64 {
+    fn hits(want: &str, runs: u64, mut pairs: impl FnMut(u64) -> SideComparison) -> u64 {
         (0..runs)
             .filter(|&seed| pairs(seed).verdict == want)
             .count() as u64

@@ -6,7 +6,7 @@ use crate::bench::place::{NullProcess, Server, ServerSetup};
 use crate::fault::{Fault, Result, local};
 use crate::fleet::Fleet;
 use crate::null::Form;
-use crate::process::Placement;
+use crate::process::CorePlacement;
 use crate::report::TargetInfo;
 use crate::targets;
 use crate::ycsb::{Session, Spec, YcsbClient, YcsbPhase};
@@ -16,7 +16,7 @@ pub struct Side {
     what: What,
     /// One server may be both sides; then each has a table of its own.
     table: &'static str,
-    placement: Placement,
+    placement: CorePlacement,
     session: Option<Session>,
 }
 
@@ -39,7 +39,7 @@ impl Side {
         word: &str,
         table: &'static str,
         args: &Args,
-        placement: &Placement,
+        placement: &CorePlacement,
     ) -> Result<Side> {
         let what = if word == "null" {
             What::Null(None)

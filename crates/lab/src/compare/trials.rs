@@ -6,7 +6,7 @@ use crate::fault::{Fault, Result};
 use crate::fleet::interrupted;
 use crate::measure::median;
 use crate::output::Journal;
-use crate::report::{Check, Comparison, Draft};
+use crate::report::{CheckedFigure, Draft, SideComparison};
 use crate::verdict::compared;
 use crate::ycsb::Spec;
 use std::time::Duration;
@@ -70,8 +70,8 @@ pub fn run(
         }
         for (_, what, right) in kinds {
             let all = draft.report.comparisons.iter();
-            let of_kind = |c: &&Comparison| c.name.starts_with(&format!("{what}, "));
-            let list: Vec<&Comparison> = all.filter(of_kind).collect();
+            let of_kind = |c: &&SideComparison| c.name.starts_with(&format!("{what}, "));
+            let list: Vec<&SideComparison> = all.filter(of_kind).collect();
             let check = judge(&what, &list, right);
             draft.check(check);
         }
@@ -79,12 +79,17 @@ pub fn run(
     let times = draft.report.comparisons.iter().map(|c| c.took_seconds);
     let longest = times.fold(0.0, f64::max);
     let bar = LONGEST.as_secs_f64();
-    draft.check(Check::at_most("longest comparison", longest, "s", bar));
+    draft.check(CheckedFigure::at_most(
+        "longest comparison",
+        longest,
+        "s",
+        bar,
+    ));
     Ok(())
 }
 
 /// How often the verdict was the right one. That of a ratio within the margin is always 'inconclusive'.
-fn judge(what: &str, list: &[&Comparison], right: &str) -> Check {
+fn judge(what: &str, list: &[&SideComparison], right: &str) -> CheckedFigure {
     let hits = list.iter().filter(|c| c.verdict == right).count();
     let bar = (list.len() as f64 * BAR).ceil();
     let costs: Vec<f64> = list.iter().filter_map(|c| c.cpu_ratio).collect();
@@ -99,5 +104,5 @@ fn judge(what: &str, list: &[&Comparison], right: &str) -> Check {
         note = format!("{note}, CPU {}", range(&costs));
     }
     let name = format!("{what}: {right}");
-    Check::at_least(&name, hits as f64, &format!("of {}", list.len()), bar).note(note)
+    CheckedFigure::at_least(&name, hits as f64, &format!("of {}", list.len()), bar).note(note)
 }

@@ -452,7 +452,7 @@ pub fn beside(report: &Report, out: &Path) -> Result<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::{Draft, Step, TargetInfo};
+    use crate::report::{Draft, MeasuredStep, TargetInfo};
 
     fn report(target: &str) -> Report {
         let mut d = Draft::new("study", "B-keys");
@@ -462,14 +462,14 @@ mod tests {
             ..TargetInfo::default()
         });
         d.note("<script>alert(1)</script>");
-        d.report.steps.push(Step {
+        d.report.steps.push(MeasuredStep {
             name: "insert".into(),
             mode: Some("key given".into()),
             target: Some(target.into()),
             per_second: 100.0,
             group: 1000,
             group_seconds: (0..60).map(|i| 0.01 + f64::from(i % 7) / 1e3).collect(),
-            ..Step::default()
+            ..MeasuredStep::default()
         });
         d.report
     }

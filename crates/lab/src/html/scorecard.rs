@@ -4,7 +4,7 @@ use super::palette;
 use super::plot::escape;
 use crate::lang::tr;
 use crate::overview::Overview;
-use crate::rates::Word;
+use crate::rates::RatioWord;
 use crate::report::Report;
 use crate::scorecard::{Bar, Scorecard, Workload};
 use crate::text;
@@ -66,9 +66,9 @@ fn rows(h: &mut String, workloads: &[Workload], targets: &[String], colors: &[us
         }
         for a in w.against.iter().flatten() {
             let class = match a.word {
-                Word::Faster => "ahead",
-                Word::Slower => "behind",
-                Word::Open => "open",
+                RatioWord::Faster => "ahead",
+                RatioWord::Slower => "behind",
+                RatioWord::Open => "open",
             };
             let _ = write!(h, "<p class=\"{class}\">{}</p>", escape(&a.text));
         }

@@ -4,10 +4,10 @@ use super::file::{File, Once};
 use super::statement::{Statement, due};
 use super::variable::{Drawn, Variable};
 use crate::fault::{Fault, Result};
-use crate::lane::Issued;
+use crate::lane::{Issued, Judged, Numbered};
 use crate::random::Rng;
 use crate::spoken::Spoken;
-use crate::targets::{Dialect, Language};
+use crate::targets::{Dialect, QueryLanguage};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,7 +31,12 @@ struct Ready {
 }
 
 impl LaneShare {
-    pub fn new(file: &File, language: Language, database: &str, seed: u64) -> Result<LaneShare> {
+    pub fn new(
+        file: &File,
+        language: QueryLanguage,
+        database: &str,
+        seed: u64,
+    ) -> Result<LaneShare> {
         let variables = Arc::new(file.variables());
         let (mut queries, mut weights, mut names) = (Vec::new(), Vec::new(), Vec::new());
         let mut sum = 0;
@@ -143,13 +148,7 @@ impl Spoken for StatementClient {
         Some(self.ask(kind, out))
     }
 
-    fn judge(
-        &mut self,
-        issued: &Issued,
-        message: &[u8],
-        id: i32,
-        out: &mut Vec<u8>,
-    ) -> Result<Option<Issued>> {
+    fn judge(&mut self, issued: &Issued, (message, id): Numbered<'_>, out: &mut Vec<u8>) -> Judged {
         let kind = usize::from(issued.kind);
         let answer = match self.dialect.answer(message, id) {
             // Said again, as an application does: one operation, and the times of two requests.

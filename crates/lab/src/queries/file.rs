@@ -3,7 +3,7 @@
 use super::variable::{Variable, VariableKind};
 use super::wrong;
 use crate::fault::{Fault, Result, local};
-use crate::targets::Language;
+use crate::targets::QueryLanguage;
 use crate::terms::count;
 use std::ops::RangeInclusive;
 use std::path::Path;
@@ -16,7 +16,7 @@ pub struct File {
     pub variables: Vec<(String, VariableKind)>,
     pub before: Vec<Once>,
     pub after: Vec<Once>,
-    pub queries: Vec<Query>,
+    pub queries: Vec<UserQuery>,
 }
 
 /// A statement beside the measurement.
@@ -24,32 +24,32 @@ pub struct File {
 pub struct Once {
     pub line: usize,
     pub times: u64,
-    pub language: Language,
+    pub language: QueryLanguage,
     pub text: String,
 }
 
 impl Once {
     /// Whether a target of that language is told it.
-    pub fn is_told_in(&self, language: Language) -> bool {
+    pub fn is_told_in(&self, language: QueryLanguage) -> bool {
         understands(language, self.language)
     }
 }
 
 /// Whether a target of one language gets statements in another.
-fn understands(language: Language, said: Language) -> bool {
-    language == said || language == Language::MySql && said == Language::Sql
+fn understands(language: QueryLanguage, said: QueryLanguage) -> bool {
+    language == said || language == QueryLanguage::MySql && said == QueryLanguage::Sql
 }
 
 /// A query in one language.
 #[derive(Clone, Debug)]
-pub struct Query {
+pub struct UserQuery {
     pub line: usize,
     pub name: String,
     /// How often it is asked, beside the others.
     pub weight: u64,
     /// How many records its answer may have, or how many it may change.
     pub rows: Option<RangeInclusive<u64>>,
-    pub language: Language,
+    pub language: QueryLanguage,
     pub text: String,
 }
 
@@ -57,7 +57,7 @@ pub struct Query {
 enum Head {
     Before(u64),
     After(u64),
-    Query(Query),
+    Query(UserQuery),
 }
 
 /// `NAME=NUMBER`, for `--define`.
@@ -160,8 +160,8 @@ impl File {
             return Err(wrong(line, "there is no statement below it"));
         }
         let language = match text.starts_with('{') {
-            true => Language::Commands,
-            false => Language::Sql,
+            true => QueryLanguage::Commands,
+            false => QueryLanguage::Sql,
         };
         let once = |times| Once {
             line,
@@ -174,13 +174,13 @@ impl File {
             Head::After(n) => self.after.push(once(n)),
             Head::Query(q) => {
                 let language = match (q.language, language) {
-                    (Language::MySql, Language::Commands) => {
+                    (QueryLanguage::MySql, QueryLanguage::Commands) => {
                         return Err(wrong(line, "a command is not for mysql"));
                     }
-                    (Language::MySql, _) => Language::MySql,
+                    (QueryLanguage::MySql, _) => QueryLanguage::MySql,
                     (_, said) => said,
                 };
-                self.queries.push(Query {
+                self.queries.push(UserQuery {
                     language,
                     text,
                     ..q
@@ -195,7 +195,7 @@ impl File {
             return Err(Fault::Usage("there is no query in it".into()));
         }
         for (i, q) in self.queries.iter().enumerate() {
-            let same = |o: &&Query| o.name == q.name && o.language == q.language;
+            let same = |o: &&UserQuery| o.name == q.name && o.language == q.language;
             if self.queries[..i].iter().any(|o| same(&o)) {
                 return Err(wrong(q.line, format!("a second query {}", q.name)));
             }
@@ -208,17 +208,17 @@ impl File {
     }
 
     /// The queries in a language; every name must have one.
-    pub fn queries_in(&self, language: Language) -> Result<Vec<&Query>> {
-        let own_form = |q: &Query| {
-            let same = |o: &&Query| o.name == q.name && o.language == language;
+    pub fn queries_in(&self, language: QueryLanguage) -> Result<Vec<&UserQuery>> {
+        let own_form = |q: &UserQuery| {
+            let same = |o: &&UserQuery| o.name == q.name && o.language == language;
             q.language == language || !self.queries.iter().any(|o| same(&o))
         };
-        let own: Vec<&Query> = self
+        let own: Vec<&UserQuery> = self
             .queries
             .iter()
             .filter(|q| understands(language, q.language) && own_form(q))
             .collect();
-        let told = |q: &&Query| own.iter().any(|o| o.name == q.name);
+        let told = |q: &&UserQuery| own.iter().any(|o| o.name == q.name);
         match self.queries.iter().find(|q| !told(q)) {
             Some(q) => Err(wrong(
                 q.line,
@@ -283,12 +283,12 @@ impl Head {
                 "query NAME [weight N] [rows A..B] [on mysql] is expected",
             ));
         }
-        let mut query = Query {
+        let mut query = UserQuery {
             line,
             name: name.to_string(),
             weight: 1,
             rows: None,
-            language: Language::Sql,
+            language: QueryLanguage::Sql,
             text: String::new(),
         };
         while let Some(word) = words.next() {
@@ -300,7 +300,7 @@ impl Head {
                     .filter(|n| *n > 0)
                     .map(|n| query.weight = n),
                 "rows" => rows(value).map(|r| query.rows = Some(r)),
-                "on" => (value == "mysql").then(|| query.language = Language::MySql),
+                "on" => (value == "mysql").then(|| query.language = QueryLanguage::MySql),
                 _ => None,
             };
             if done.is_none() {
@@ -334,19 +334,25 @@ mod tests {
         assert_eq!(f.variables[1].1, VariableKind::Uniform(1, 10));
         assert_eq!((f.before.len(), f.before[0].times), (1, 2000));
         assert_eq!(f.before[0].text, "{\"insert\":\n  \"t\"}");
-        assert_eq!(f.after[0].language, Language::Commands);
-        let commands = f.queries_in(Language::Commands).unwrap();
+        assert_eq!(f.after[0].language, QueryLanguage::Commands);
+        let commands = f.queries_in(QueryLanguage::Commands).unwrap();
         assert_eq!((commands.len(), commands[0].weight), (1, 3));
         assert_eq!(commands[0].rows, Some(0..=5));
-        assert_eq!(f.queries_in(Language::Sql).unwrap()[0].text, "SELECT 1");
+        assert_eq!(
+            f.queries_in(QueryLanguage::Sql).unwrap()[0].text,
+            "SELECT 1"
+        );
         let two =
             "set n = 3\nbefore :n\nSELECT 1\nquery q on mysql rows 1\nSELECT 2\nquery q\nSELECT 3";
         let two = File::parse(two, &[]).unwrap();
         assert_eq!(two.before[0].times, 3);
         let said = |language| two.queries_in(language).map(|all| all[0].text.clone());
-        assert_eq!(said(Language::Sql).unwrap(), "SELECT 3");
-        assert_eq!(said(Language::MySql).unwrap(), "SELECT 2");
-        assert!(two.before[0].is_told_in(Language::MySql) && said(Language::Commands).is_err());
+        assert_eq!(said(QueryLanguage::Sql).unwrap(), "SELECT 3");
+        assert_eq!(said(QueryLanguage::MySql).unwrap(), "SELECT 2");
+        assert!(
+            two.before[0].is_told_in(QueryLanguage::MySql)
+                && said(QueryLanguage::Commands).is_err()
+        );
         let defined = [("n".to_string(), 99)];
         let f = File::parse(GOOD, &defined).unwrap();
         assert_eq!(f.variables[1].1, VariableKind::Uniform(1, 99));
@@ -376,7 +382,10 @@ mod tests {
         let unknown = [("m".to_string(), 1)];
         assert!(File::parse(GOOD, &unknown).is_err());
         let one = File::parse("query q\nSELECT 1", &[]).unwrap();
-        let said = one.queries_in(Language::Commands).unwrap_err().to_string();
+        let said = one
+            .queries_in(QueryLanguage::Commands)
+            .unwrap_err()
+            .to_string();
         assert!(said.contains("query q"), "{said}");
     }
 }

@@ -30,10 +30,10 @@ use crate::output::{Journal, Output, Page};
 use crate::process;
 use crate::progress::{self, Goal, Progress, say};
 use crate::repeat::{Repeat, turns};
-use crate::report::{Check, Draft, Step, TargetInfo};
+use crate::report::{CheckedFigure, Draft, MeasuredStep, TargetInfo};
 use crate::targets::local::given_or_own;
-use crate::targets::{Key, Language, Table, Target};
-use crate::terms::{Durability, duration, pause, positive};
+use crate::targets::{KeyRole, QueryLanguage, Table, TargetDatabase};
+use crate::terms::{WriteDurability, duration, pause, positive};
 use client::{LaneShare, StatementClient};
 use file::define;
 
@@ -109,7 +109,7 @@ pub enum Steps<'a> {
     /// Each in a step of its own, in which the targets take turns query by query.
     Apart,
     /// As together; each step, with its key, is looked at.
-    Whole(&'a dyn Fn(&str, &Step) -> Vec<Check>),
+    Whole(&'a dyn Fn(&str, &MeasuredStep) -> Vec<CheckedFigure>),
 }
 
 /// Asks the targets the queries of a file.
@@ -162,10 +162,10 @@ pub fn run(
 /// One target, and the queries in its language.
 struct Asker<'a> {
     args: &'a How,
-    target: Arc<dyn Target>,
+    target: Arc<dyn TargetDatabase>,
     info: TargetInfo,
     table: Arc<Table>,
-    language: Language,
+    language: QueryLanguage,
     share: Arc<LaneShare>,
 }
 
@@ -173,7 +173,7 @@ impl<'a> Asker<'a> {
     fn new(
         args: &'a How,
         file: &File,
-        target: Arc<dyn Target>,
+        target: Arc<dyn TargetDatabase>,
         draft: &mut Draft,
     ) -> Result<Asker<'a>> {
         let mut info = target.info()?;
@@ -184,13 +184,13 @@ impl<'a> Asker<'a> {
         let table = Arc::new(Table {
             database: database.clone(),
             name: String::new(),
-            key: Key::Primary,
+            key: KeyRole::Primary,
             key_name: String::new(),
             fields: Vec::new(),
             text: true,
             single_fields: false,
         });
-        let language = target.dialect(&table, Durability::W1)?.language();
+        let language = target.dialect(&table, WriteDurability::W1)?.language();
         let share = LaneShare::new(file, language, &database, args.seed)?;
         Ok(Asker {
             args,
@@ -212,9 +212,9 @@ impl<'a> Asker<'a> {
             n => n,
         };
         let threads = threads.clamp(1, connections);
-        let control = self.target.dialect(&self.table, Durability::W1)?;
+        let control = self.target.dialect(&self.table, WriteDurability::W1)?;
         let fleet = Fleet::through(&*control, connections, threads, |i, _| {
-            let dialect = self.target.dialect(&self.table, Durability::W1)?;
+            let dialect = self.target.dialect(&self.table, WriteDurability::W1)?;
             Ok(StatementClient::new(share, dialect, i as u64))
         })?;
         Ok((fleet, threads))
@@ -285,7 +285,7 @@ impl<'a> Asker<'a> {
         );
         let done = fleet.watched(Some(limit), progress, &mut |_| {});
         let (outcome, spent) = done.map_err(|f| f.at(&self.info.url))?;
-        let mut step = Step::new(&name, connections, threads, &outcome, spent);
+        let mut step = MeasuredStep::new(&name, connections, threads, &outcome, spent);
         step.target = Some(label);
         step.own_queries = true;
         if let Steps::Whole(look) = kind {

@@ -6,7 +6,7 @@ use super::variable::{Drawn, Variable};
 use super::wrong;
 use crate::fault::{Fault, Result};
 use crate::request::Template;
-use crate::targets::{Dialect, Language};
+use crate::targets::{Dialect, QueryLanguage};
 use bson::{Doc, Writer};
 
 #[derive(Clone, Debug)]
@@ -25,13 +25,15 @@ pub enum Piece {
 impl Statement {
     pub fn new(
         (line, text): (usize, &str),
-        language: Language,
+        language: QueryLanguage,
         database: &str,
         variables: &[Variable],
     ) -> Result<Statement> {
         match language {
-            Language::Sql | Language::MySql => Ok(Statement::Sql(pieces(text, variables))),
-            Language::Commands => {
+            QueryLanguage::Sql | QueryLanguage::MySql => {
+                Ok(Statement::Sql(pieces(text, variables)))
+            }
+            QueryLanguage::Commands => {
                 let command = bson::json::parse(text).map_err(|why| wrong(line, why))?;
                 let mut made = Writer::new();
                 let mut slots = Vec::new();
@@ -212,7 +214,7 @@ mod tests {
     fn variables_of_commands_are_patched_wherever_they_stand() {
         let variables = variables();
         let text = r#"{"update": "t", "updates": [{"q": {"a": {"$in": [1, ":n"]}}, "u": {"$set": {"t": ":t", "n": ":n"}}}]}"#;
-        let s = Statement::new((3, text), Language::Commands, "d", &variables).unwrap();
+        let s = Statement::new((3, text), QueryLanguage::Commands, "d", &variables).unwrap();
         assert_eq!(s.uses(), [0, 1]);
         let Statement::Command(template, of) = &s else {
             panic!("a command")
@@ -241,12 +243,12 @@ mod tests {
         assert_eq!(said.get("$db").and_then(Val::as_str), Some("d"));
         let bad = Statement::new(
             (3, r#"{"find": ":m"}"#),
-            Language::Commands,
+            QueryLanguage::Commands,
             "d",
             &variables,
         );
         assert!(bad.unwrap_err().to_string().contains("line 3"));
-        assert!(Statement::new((1, "{"), Language::Commands, "d", &variables).is_err());
+        assert!(Statement::new((1, "{"), QueryLanguage::Commands, "d", &variables).is_err());
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! A report in the making.
 
-use super::{Check, Comparison, Report, SCHEMA, Step, TargetInfo};
+use super::{CheckedFigure, MeasuredStep, Report, SCHEMA, SideComparison, TargetInfo};
 use crate::fault::Result;
 use crate::fleet;
 use crate::host::{Conditions, MachineDescription, MachineWatch, timestamp};
@@ -152,7 +152,7 @@ impl Draft {
     }
 
     /// The step of this key as the repeat under way has it.
-    pub fn step(&self, key: &str) -> Option<&Step> {
+    pub fn step(&self, key: &str) -> Option<&MeasuredStep> {
         let turn = turn_key(key, self.repeat);
         let turns = self.report.turns.iter();
         let mut all = turns.chain(&self.report.steps);
@@ -161,7 +161,7 @@ impl Draft {
 
     /// How many steps are done, each repeat by itself.
     pub fn done(&self) -> usize {
-        let whole = |s: &Step| s.repeats.len().max(1);
+        let whole = |s: &MeasuredStep| s.repeats.len().max(1);
         self.report.turns.len() + self.report.steps.iter().map(whole).sum::<usize>()
     }
 
@@ -185,12 +185,12 @@ impl Draft {
                 let name = turn_key(&key, turn);
                 self.report.turns.iter().find(|s| s.key == name).cloned()
             };
-            let turns: Vec<Step> = (0..self.repeats).filter_map(own).collect();
+            let turns: Vec<MeasuredStep> = (0..self.repeats).filter_map(own).collect();
             let whole = turns.len() == self.repeats;
             if !whole && !end {
                 continue;
             }
-            let Some(mut step) = Step::merged(turns)? else {
+            let Some(mut step) = MeasuredStep::merged(turns)? else {
                 continue;
             };
             step.interrupted |= !whole && fleet::interrupted();
@@ -210,19 +210,19 @@ impl Draft {
         self.report.comparisons.iter().any(|c| c.name == name)
     }
 
-    pub fn push_comparison(&mut self, mut comparison: Comparison) {
+    pub fn push_comparison(&mut self, mut comparison: SideComparison) {
         comparison.interrupted = fleet::interrupted();
         self.report.comparisons.push(comparison);
     }
 
     /// Whether there are figures whose names begin so, of the repeat under way.
     pub fn has_check(&self, prefix: &str) -> bool {
-        let here = |c: &Check| c.repeats.len() > self.repeat || self.repeats == 1;
+        let here = |c: &CheckedFigure| c.repeats.len() > self.repeat || self.repeats == 1;
         let mut checks = self.report.checks.iter();
         checks.any(|c| c.name.starts_with(prefix) && here(c))
     }
 
-    pub fn push(&mut self, key: &str, mut step: Step) {
+    pub fn push(&mut self, key: &str, mut step: MeasuredStep) {
         if self.repeats > 1 {
             step.key = turn_key(key, self.repeat);
             self.report.turns.push(step);
@@ -249,7 +249,7 @@ impl Draft {
     }
 
     /// A figure; one of that name from before is replaced. Of several repeats it is the median.
-    pub fn check(&mut self, mut check: Check) {
+    pub fn check(&mut self, mut check: CheckedFigure) {
         let before = self.report.checks.iter().position(|c| c.name == check.name);
         if self.repeats > 1 {
             let values = before.map(|i| self.report.checks[i].repeats.clone());
@@ -303,11 +303,11 @@ mod tests {
         killed.repeated(2);
         for repeat in [0, 1] {
             killed.begin(repeat);
-            killed.push("closed", Step::example("closed", "t", 1, 10.0));
+            killed.push("closed", MeasuredStep::example("closed", "t", 1, 10.0));
         }
         killed.gather().unwrap();
         killed.begin(0);
-        killed.push("open", Step::example("open", "t", 1, 10.0));
+        killed.push("open", MeasuredStep::example("open", "t", 1, 10.0));
         let mut again = Draft::new("sweep", "x");
         again.repeated(2);
         again.take_over(killed.report);
@@ -315,7 +315,7 @@ mod tests {
         again.gather().unwrap();
         again.begin(1);
         assert!(again.has("closed") && !again.has("open"));
-        again.push("open", Step::example("open", "t", 1, 30.0));
+        again.push("open", MeasuredStep::example("open", "t", 1, 30.0));
         let report = again.end().unwrap();
         assert!(report.steps.iter().all(|s| s.repeats.len() == 2));
         assert_eq!(report.steps[1].per_second, 20.0);
@@ -328,15 +328,15 @@ mod tests {
         for (repeat, rate) in [(0, 10.0), (1, 30.0), (2, 20.0)] {
             d.begin(repeat);
             assert!(!d.has("a"));
-            d.push("a", Step::example("a", "t", 1, rate));
+            d.push("a", MeasuredStep::example("a", "t", 1, rate));
             assert!(d.has("a") && !d.has("b"));
             assert_eq!(d.step("a").unwrap().per_second, rate);
-            d.check(Check::at_most("ready", rate, "ms", 25.0));
+            d.check(CheckedFigure::at_most("ready", rate, "ms", 25.0));
             assert!(d.has_check("rea") && d.report.checks.len() == 1);
         }
         assert_eq!(d.done(), 3);
         // One that the limit cut short in the other repeats stands by itself.
-        d.push("b", Step::example("b", "t", 1, 5.0));
+        d.push("b", MeasuredStep::example("b", "t", 1, 5.0));
         let report = d.end().unwrap();
         let rates: Vec<f64> = report.steps.iter().map(|s| s.per_second).collect();
         assert_eq!(rates, [20.0, 5.0]);

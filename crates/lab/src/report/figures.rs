@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 /// Two sides measured in alternating slices of one run.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Comparison {
+pub struct SideComparison {
     pub name: String,
     pub title: String,
     pub connections: usize,
@@ -57,7 +57,7 @@ pub struct Side {
     pub latency: Latency,
 }
 
-impl Comparison {
+impl SideComparison {
     /// The verdict in words: what costs more CPU while its rate is as high is not called slower.
     pub fn words(&self) -> &'static str {
         match (self.verdict.as_str(), self.decided_by == "CPU") {
@@ -84,7 +84,7 @@ pub struct Statement {
 
 /// One figure against one bar.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Check {
+pub struct CheckedFigure {
     pub name: String,
     pub value: f64,
     pub unit: String,
@@ -97,41 +97,41 @@ pub struct Check {
     pub repeats: Vec<f64>,
 }
 
-impl Check {
-    pub fn at_most(name: &str, value: f64, unit: &str, bar: f64) -> Check {
-        Check {
+impl CheckedFigure {
+    pub fn at_most(name: &str, value: f64, unit: &str, bar: f64) -> CheckedFigure {
+        CheckedFigure {
             name: name.into(),
             value,
             unit: unit.into(),
             at_most: Some(bar),
             pass: value <= bar,
-            ..Check::default()
+            ..CheckedFigure::default()
         }
     }
 
-    pub fn at_least(name: &str, value: f64, unit: &str, bar: f64) -> Check {
-        Check {
+    pub fn at_least(name: &str, value: f64, unit: &str, bar: f64) -> CheckedFigure {
+        CheckedFigure {
             name: name.into(),
             value,
             unit: unit.into(),
             at_least: Some(bar),
             pass: value >= bar,
-            ..Check::default()
+            ..CheckedFigure::default()
         }
     }
 
     /// A figure without a bar.
-    pub fn figure(name: &str, value: f64, unit: &str) -> Check {
-        Check {
+    pub fn figure(name: &str, value: f64, unit: &str) -> CheckedFigure {
+        CheckedFigure {
             name: name.into(),
             value: if value.is_finite() { value } else { 0.0 },
             unit: unit.into(),
             pass: true,
-            ..Check::default()
+            ..CheckedFigure::default()
         }
     }
 
-    pub fn note(mut self, note: impl Into<String>) -> Check {
+    pub fn note(mut self, note: impl Into<String>) -> CheckedFigure {
         self.note = note.into();
         self
     }

@@ -20,11 +20,11 @@ use crate::fault::{Fault, Result, local};
 use crate::host::{Conditions, MachineDescription};
 pub use choices::{Choices, FETCH, QueryChoice, SHARES, times};
 pub use draft::Draft;
-pub use figures::{Check, Comparison, Side, Statement};
+pub use figures::{CheckedFigure, Side, SideComparison, Statement};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
 use std::path::{Path, PathBuf};
-pub use step::{CLIENT_BAR, Limit, Shard, Sizes, Step, sizes_of};
+pub use step::{CLIENT_BAR, CollectionSizes, Limit, MeasuredStep, ShardPart, sizes_of};
 pub use target::TargetInfo;
 
 pub const SCHEMA: &str = "pando-lab/1";
@@ -50,18 +50,18 @@ pub struct Report {
     pub targets: Vec<TargetInfo>,
     /// The shards of a cluster at the end.
     #[serde(default)]
-    pub shards: Vec<Shard>,
+    pub shards: Vec<ShardPart>,
     /// Facts that a reader must know: definitions that we chose, skipped steps and why.
     #[serde(default)]
     pub notes: Vec<String>,
     /// What the user or the study set: records, durability, payload, seeds …
     pub settings: Map<String, Json>,
-    pub steps: Vec<Step>,
+    pub steps: Vec<MeasuredStep>,
     /// Repeats of steps that are not whole yet, for a run that is resumed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub turns: Vec<Step>,
-    pub comparisons: Vec<Comparison>,
-    pub checks: Vec<Check>,
+    pub turns: Vec<MeasuredStep>,
+    pub comparisons: Vec<SideComparison>,
+    pub checks: Vec<CheckedFigure>,
     /// What query planners chose, of each target.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub choices: Vec<Choices>,
@@ -146,7 +146,7 @@ mod tests {
         let path = dir.path().join("result.json");
         let mut draft = Draft::new("run", "C.S5");
         draft.set("records", 1000);
-        let check = Check::at_most("ready", 200.0, "ms", 300.0);
+        let check = CheckedFigure::at_most("ready", 200.0, "ms", 300.0);
         draft.report.checks.push(check);
         let report = draft.end().unwrap();
         report.write(&path).unwrap();
@@ -184,8 +184,8 @@ mod tests {
 
     #[test]
     fn bars_are_inclusive() {
-        assert!(Check::at_least("a", 0.95, "", 0.95).pass);
-        assert!(!Check::at_least("a", 0.94, "", 0.95).pass);
-        assert!(!Check::at_most("a", f64::NAN, "", 1.0).pass);
+        assert!(CheckedFigure::at_least("a", 0.95, "", 0.95).pass);
+        assert!(!CheckedFigure::at_least("a", 0.94, "", 0.95).pass);
+        assert!(!CheckedFigure::at_most("a", f64::NAN, "", 1.0).pass);
     }
 }

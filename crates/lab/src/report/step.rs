@@ -1,12 +1,12 @@
 //! One measured run, and the sizes that it left.
 
-use crate::connection::Connection;
+use crate::connection::MongoConnection;
 use crate::fault::{Fault, Result};
 use crate::fleet::RunOutcome;
 use crate::floor::Floor;
 use crate::host::Noise;
 use crate::measure::{Latency, Sample};
-use crate::process::Counters;
+use crate::process::ProcessCounters;
 use crate::reply;
 use crate::terms::{bytes, grouped};
 use bson::{Doc, Val, doc};
@@ -17,7 +17,7 @@ use std::time::Duration;
 /// One measured run.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Step {
+pub struct MeasuredStep {
     /// What tells it from all others of the report, for a run that is resumed.
     pub key: String,
     pub name: String,
@@ -60,7 +60,7 @@ pub struct Step {
     pub batch: Option<u64>,
     pub latency: BTreeMap<String, Latency>,
     pub series: Vec<Sample>,
-    pub sizes: Vec<Sizes>,
+    pub sizes: Vec<CollectionSizes>,
     /// Seconds at whose end the server was busy with something of its own (flush, compaction …).
     pub activity: BTreeMap<String, Vec<f64>>,
     /// Seconds of each group of operations in order, and how many a group has.
@@ -91,13 +91,13 @@ pub struct Step {
     /// Each repeat whole, in order, where it was measured several times: then `per_second` is their median, and the series
     /// are those of the repeat nearest to it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub repeats: Vec<Step>,
+    pub repeats: Vec<MeasuredStep>,
 }
 
 /// One shard's part of a collection.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Shard {
+pub struct ShardPart {
     /// How many shards the cluster has.
     pub of: u64,
     pub name: String,
@@ -111,32 +111,21 @@ pub struct Shard {
     pub chunks: u64,
 }
 
-impl Shard {
-    /// What a table says of it.
-    pub const COLUMNS: [&str; 7] = [
-        "shard",
-        "documents",
-        "average",
-        "data",
-        "on disk",
-        "indexes",
-        "chunks",
-    ];
-
+impl ShardPart {
     /// Rows of a table: each shard, and after those of a cluster their totals.
-    pub fn rows(all: &[Shard]) -> Vec<[String; 7]> {
+    pub fn rows(all: &[ShardPart]) -> Vec<[String; 7]> {
         let mut rows = Vec::new();
         for (i, shard) in all.iter().enumerate() {
             rows.push(shard.row());
             let last = all.get(i + 1).is_none_or(|next| next.of != shard.of);
-            let own: Vec<&Shard> = all[..=i].iter().filter(|s| s.of == shard.of).collect();
+            let own: Vec<&ShardPart> = all[..=i].iter().filter(|s| s.of == shard.of).collect();
             if last && own.len() > 1 {
-                let sum = |of: fn(&Shard) -> u64| own.iter().map(|s| of(s)).sum();
+                let sum = |of: fn(&ShardPart) -> u64| own.iter().map(|s| of(s)).sum();
                 let mut indexes = BTreeMap::new();
                 for (name, size) in own.iter().flat_map(|s| &s.indexes) {
                     *indexes.entry(name.clone()).or_insert(0) += size;
                 }
-                let total = Shard {
+                let total = ShardPart {
                     of: shard.of,
                     name: "all".into(),
                     documents: sum(|s| s.documents),
@@ -177,7 +166,7 @@ impl Shard {
 /// Sizes of a collection at one moment.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Sizes {
+pub struct CollectionSizes {
     /// Seconds since the step began.
     pub at: f64,
     pub documents: u64,
@@ -194,7 +183,7 @@ pub struct Sizes {
 /// The most that the client may cost on point reads, as a share of what a null server does.
 pub const CLIENT_BAR: f64 = 1.3;
 
-impl Step {
+impl MeasuredStep {
     /// What a null server made of the same load.
     pub fn set_floor(&mut self, floor: Option<Floor>) {
         self.null_cpu_us = floor.map(|f| f.cpu_us);
@@ -245,14 +234,14 @@ impl Step {
         client_threads: usize,
         outcome: &RunOutcome,
         server_cpu: Option<Duration>,
-    ) -> Step {
+    ) -> MeasuredStep {
         let operations = outcome.operations.max(1) as f64;
         let seconds = outcome.elapsed.as_secs_f64();
         let us = |d: Duration| d.as_secs_f64() * 1e6 / operations;
         let idle = outcome.client_idle.as_secs_f64() / (seconds * client_threads as f64).max(1e-9);
         let client_busy = (1.0 - idle).clamp(0.0, 1.0);
         let machine_busy = outcome.machine.busy_share();
-        Step {
+        MeasuredStep {
             name: name.into(),
             connections,
             client_threads,
@@ -273,7 +262,7 @@ impl Step {
             lag: outcome.lag.as_ref().map(Latency::of),
             server_page_faults: outcome.counters.map(|c| c.page_faults as f64 / operations),
             server_sleeps: outcome.counters.map(|c| c.sleeps as f64 / operations),
-            server_waits: outcome.counters.and_then(Counters::wait_share),
+            server_waits: outcome.counters.and_then(ProcessCounters::wait_share),
             sent_bytes: Some(outcome.bytes[0] as f64 / operations),
             received_bytes: Some(outcome.bytes[1] as f64 / operations),
             noise: Noise::of(
@@ -281,18 +270,18 @@ impl Step {
                 server_cpu.map(|server| server + outcome.client_cpu),
             ),
             interrupted: crate::fleet::interrupted(),
-            ..Step::default()
+            ..MeasuredStep::default()
         }
     }
 }
 
-impl Step {
+impl MeasuredStep {
     /// The repeats of one step as one: its rate is their median, histograms are merged, CPU is weighted by operations; the
     /// series are those of the repeat nearest to the median, and all of each stays beside.
-    pub fn merged(repeats: Vec<Step>) -> Result<Option<Step>> {
+    pub fn merged(repeats: Vec<MeasuredStep>) -> Result<Option<MeasuredStep>> {
         let rates: Vec<f64> = repeats.iter().map(|s| s.per_second).collect();
         let middle = crate::measure::median(&rates);
-        let off = |s: &&Step| (s.per_second - middle).abs();
+        let off = |s: &&MeasuredStep| (s.per_second - middle).abs();
         let nearest = repeats.iter().min_by(|a, b| off(a).total_cmp(&off(b)));
         let Some(nearest) = nearest else {
             return Ok(None);
@@ -300,7 +289,7 @@ impl Step {
         if repeats.len() == 1 {
             return Ok(repeats.into_iter().next());
         }
-        let mut all = Step {
+        let mut all = MeasuredStep {
             per_second: middle,
             operations: repeats.iter().map(|s| s.operations).sum(),
             seconds: repeats.iter().map(|s| s.seconds).sum(),
@@ -310,7 +299,7 @@ impl Step {
             latency: merged_latency(&repeats)?,
             ..nearest.clone()
         };
-        let mean = |of: fn(&Step) -> Option<f64>| {
+        let mean = |of: fn(&MeasuredStep) -> Option<f64>| {
             let parts = repeats.iter().map(|s| Some(of(s)? * s.operations as f64));
             Some(parts.sum::<Option<f64>>()? / all.operations.max(1) as f64)
         };
@@ -368,7 +357,7 @@ pub enum Limit {
     Server,
 }
 
-impl Step {
+impl MeasuredStep {
     /// Who limits a closed loop; an open one is limited by its load.
     pub fn limit(&self) -> Option<Limit> {
         // What others took of the cores neither side limited.
@@ -412,9 +401,9 @@ impl Step {
     }
 }
 
-impl Step {
+impl MeasuredStep {
     /// What several processes measured of one load at the same time, as one step. Percentiles of a second are those of the worst.
-    pub fn together(parts: Vec<Step>) -> Result<Step> {
+    pub fn together(parts: Vec<MeasuredStep>) -> Result<MeasuredStep> {
         let Some(first) = parts.first() else {
             return Err(Fault::Local("no agent measured anything".into()));
         };
@@ -428,7 +417,7 @@ impl Step {
         let late = parts.iter().filter_map(|s| s.lag.as_ref());
         let busy = parts.iter().filter_map(|s| s.client_busy);
         let busy = busy.max_by(f64::total_cmp);
-        Ok(Step {
+        Ok(MeasuredStep {
             connections: parts.iter().map(|s| s.connections).sum(),
             client_threads: parts.iter().map(|s| s.client_threads).sum(),
             operations,
@@ -449,7 +438,7 @@ impl Step {
 }
 
 /// Seconds of several processes that began together, one with the other.
-fn added(parts: &[Step]) -> Vec<Sample> {
+fn added(parts: &[MeasuredStep]) -> Vec<Sample> {
     let mut all: Vec<Sample> = Vec::new();
     for part in parts {
         for (i, s) in part.series.iter().enumerate() {
@@ -469,7 +458,7 @@ fn added(parts: &[Step]) -> Vec<Sample> {
 }
 
 /// Histograms by kind, those of all repeats together.
-fn merged_latency(repeats: &[Step]) -> Result<BTreeMap<String, Latency>> {
+fn merged_latency(repeats: &[MeasuredStep]) -> Result<BTreeMap<String, Latency>> {
     let mut all = BTreeMap::new();
     for (kind, latency) in repeats.iter().flat_map(|s| &s.latency) {
         let one = latency.histogram()?;
@@ -485,9 +474,14 @@ fn merged_latency(repeats: &[Step]) -> Result<BTreeMap<String, Latency>> {
         .collect())
 }
 
-impl Sizes {
+impl CollectionSizes {
     /// What `collStats` says now.
-    pub fn of(connection: &mut Connection, db: &str, collection: &str, at: f64) -> Result<Sizes> {
+    pub fn of(
+        connection: &mut MongoConnection,
+        db: &str,
+        collection: &str,
+        at: f64,
+    ) -> Result<CollectionSizes> {
         let stats = connection.command(db, doc! {"collStats": collection}.as_doc())?;
         let number = |name: &str| {
             let n = stats.get(name).and_then(Val::to_f64).unwrap_or(0.0);
@@ -500,14 +494,14 @@ impl Sizes {
             )));
         }
         let indexes = stats.get("indexSizes").and_then(Val::as_doc);
-        Ok(Sizes {
+        Ok(CollectionSizes {
             at,
             documents: number("count"),
             data_bytes: number("size"),
             storage_bytes: number("storageSize"),
             index_bytes: number("totalIndexSize"),
             indexes: indexes.map(sizes_of).unwrap_or_default(),
-            ..Sizes::default()
+            ..CollectionSizes::default()
         })
     }
 }
@@ -521,10 +515,10 @@ pub fn sizes_of(indexes: Doc<'_>) -> BTreeMap<String, u64> {
 }
 
 #[cfg(test)]
-impl Step {
+impl MeasuredStep {
     /// Ten seconds at one rate.
-    pub fn example(name: &str, target: &str, connections: usize, rate: f64) -> Step {
-        Step {
+    pub fn example(name: &str, target: &str, connections: usize, rate: f64) -> MeasuredStep {
+        MeasuredStep {
             name: name.into(),
             target: Some(target.into()),
             connections,
@@ -537,7 +531,7 @@ impl Step {
                     ..Sample::default()
                 })
                 .collect(),
-            ..Step::default()
+            ..MeasuredStep::default()
         }
     }
 }
@@ -548,7 +542,7 @@ mod tests {
 
     #[test]
     fn repeats_become_one_step_and_stay_beside_it() {
-        let one = |rate: f64, null: f64| Step {
+        let one = |rate: f64, null: f64| MeasuredStep {
             operations: 100,
             null_per_second: Some(null),
             server_cpu_us: Some(rate / 10.0),
@@ -558,9 +552,9 @@ mod tests {
                 Latency::of(&h)
             })]
             .into(),
-            ..Step::example("s", "t", 1, rate)
+            ..MeasuredStep::example("s", "t", 1, rate)
         };
-        let all = Step::merged(vec![
+        let all = MeasuredStep::merged(vec![
             one(90.0, 1000.0),
             one(100.0, 1000.0),
             one(50.0, 600.0),
@@ -578,25 +572,25 @@ mod tests {
                 .contains("null server itself was 40% slower")
         );
         // One alone is itself.
-        let alone = Step::merged(vec![one(7.0, 1.0)]).unwrap().unwrap();
+        let alone = MeasuredStep::merged(vec![one(7.0, 1.0)]).unwrap().unwrap();
         assert!(alone.repeats.is_empty() && alone.per_second == 7.0);
-        assert!(Step::merged(Vec::new()).unwrap().is_none());
+        assert!(MeasuredStep::merged(Vec::new()).unwrap().is_none());
     }
 
     #[test]
     fn a_shard_says_how_large_each_index_is() {
-        let mut shard = Shard {
+        let mut shard = ShardPart {
             of: 3,
             name: "shard1".into(),
             index_bytes: 5_000_000,
             indexes: sizes_of(doc! {"_id_": 2_000_000, "Number_1": 3e6}.as_doc()),
-            ..Shard::default()
+            ..ShardPart::default()
         };
         let row = shard.row();
         assert_eq!(row[0], "shard1 of 3");
         assert_eq!(row[5], "5.0 MB (Number_1 3.0 MB, _id_ 2.0 MB)");
         (shard.documents, shard.data_bytes) = (100, 100_000);
-        let all = Shard::rows(&[shard.clone(), shard.clone(), shard.clone()]);
+        let all = ShardPart::rows(&[shard.clone(), shard.clone(), shard.clone()]);
         assert_eq!(all.len(), 4);
         assert_eq!(all[3][..4], ["all of 3", "300", "1000 B", "300.0 KB"]);
         assert_eq!(all[3][5], "15.0 MB (Number_1 9.0 MB, _id_ 6.0 MB)");

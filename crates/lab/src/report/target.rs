@@ -1,6 +1,6 @@
 //! A target as results name it.
 
-use crate::connection::{Address, Connection};
+use crate::connection::{MongoAddress, MongoConnection};
 use crate::process::disk_bytes;
 use bson::{Doc, DocBuf, Writer, doc};
 use serde::{Deserialize, Serialize};
@@ -85,7 +85,7 @@ impl TargetInfo {
 }
 
 impl TargetInfo {
-    pub fn of(target: &Address, connection: &mut Connection) -> TargetInfo {
+    pub fn of(target: &MongoAddress, connection: &mut MongoConnection) -> TargetInfo {
         let status = connection.try_command("admin", doc! {"serverStatus": 1}.as_doc());
         let cache_bytes = status.ok().and_then(|s| {
             let cache = s.get("wiredTiger")?.as_doc()?.get("cache")?.as_doc()?;
@@ -118,7 +118,7 @@ impl TargetInfo {
 }
 
 /// What the server was started with.
-fn started_with(connection: &mut Connection) -> Option<DocBuf> {
+fn started_with(connection: &mut MongoConnection) -> Option<DocBuf> {
     let said = connection.try_command("admin", doc! {"getCmdLineOpts": 1}.as_doc());
     Some(said.ok()?.get("parsed")?.as_doc()?.to_buf())
 }
@@ -159,7 +159,7 @@ fn flatten(within: &str, d: Doc<'_>, into: &mut BTreeMap<String, String>) {
 }
 
 /// Parameters that decide what a write costs: how often the log and the data are synced.
-fn parameters(connection: &mut Connection) -> BTreeMap<String, String> {
+fn parameters(connection: &mut MongoConnection) -> BTreeMap<String, String> {
     let names = ["journalCommitInterval", "syncdelay"];
     let mut told = |name: &str| {
         let mut asked = Writer::new();

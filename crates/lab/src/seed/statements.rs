@@ -5,7 +5,7 @@
 
 use crate::lang::tr;
 use crate::measure::median;
-use crate::report::{Report, Statement, Step};
+use crate::report::{MeasuredStep, Report, Statement};
 use crate::terms::{bytes, counted, grouped, span};
 use crate::text;
 
@@ -99,7 +99,7 @@ fn last_over_first(values: &[f64]) -> Option<f64> {
 
 impl<'a> Seen<'a> {
     /// Steps of the product, or of the shards of it, whose names begin so.
-    fn steps(&self, sharded: bool, name: &str) -> Vec<&'a Step> {
+    fn steps(&self, sharded: bool, name: &str) -> Vec<&'a MeasuredStep> {
         let mut all = Vec::new();
         for r in self.reports {
             let own = r.target.as_ref().map(|t| t.label());
@@ -117,7 +117,7 @@ impl<'a> Seen<'a> {
         all
     }
 
-    fn first(&self, name: &str) -> Result<&'a Step, String> {
+    fn first(&self, name: &str) -> Result<&'a MeasuredStep, String> {
         let found = self.steps(false, name).into_iter().next();
         found.map_or_else(not_measured, Ok)
     }
@@ -406,7 +406,7 @@ fn restart_and_repair(s: &Seen<'_>) -> Shown {
 }
 
 /// The insert rate of a mode of study B.
-fn mode<'a>(s: &Seen<'a>, mode: &str) -> Result<&'a Step, String> {
+fn mode<'a>(s: &Seen<'a>, mode: &str) -> Result<&'a MeasuredStep, String> {
     let mut steps = s.steps(false, "insert").into_iter();
     steps
         .find(|s| s.mode.as_deref() == Some(mode))
@@ -431,7 +431,7 @@ fn against(s: &Seen<'_>, of: &str) -> Result<f64, String> {
 }
 
 /// The share of groups of a thousand that took more than twice the median.
-fn spikes(s: &Step) -> f64 {
+fn spikes(s: &MeasuredStep) -> f64 {
     let middle = median(&s.group_seconds);
     let slow = s
         .group_seconds
@@ -441,7 +441,7 @@ fn spikes(s: &Step) -> f64 {
     slow as f64 / s.group_seconds.len().max(1) as f64
 }
 
-fn reads<'a>(s: &Seen<'a>) -> Result<Vec<&'a Step>, String> {
+fn reads<'a>(s: &Seen<'a>) -> Result<Vec<&'a MeasuredStep>, String> {
     let mut steps = s.steps(false, "read of ");
     steps.retain(|s| s.mode.as_deref() == Some("key given"));
     steps.sort_by(|a, b| a.at.unwrap_or(0.0).total_cmp(&b.at.unwrap_or(0.0)));
@@ -508,7 +508,7 @@ const INSERT_MODES: [(&str, Rule); 8] = [
     }),
     ("Reads grow uneven when keys are many.", |s| {
         let steps = reads(s)?;
-        let spread = |s: &Step| s.spread().map_or_else(not_measured, Ok);
+        let spread = |s: &MeasuredStep| s.spread().map_or_else(not_measured, Ok);
         let (few, many) = (spread(steps[0])?, spread(steps[steps.len() - 1])?);
         Ok((
             many > few * 1.5 && many > 0.1,
@@ -522,7 +522,7 @@ const INSERT_MODES: [(&str, Rule); 8] = [
 ];
 
 /// The best step of a scenario at its smallest or largest size.
-fn best<'a>(s: &Seen<'a>, scenario: &str, largest: bool) -> Result<&'a Step, String> {
+fn best<'a>(s: &Seen<'a>, scenario: &str, largest: bool) -> Result<&'a MeasuredStep, String> {
     let steps = s.steps(false, scenario);
     let sizes = steps.iter().filter_map(|s| s.at);
     let size = match largest {
@@ -750,9 +750,9 @@ const COMPLAINTS: [(&str, Rule); 6] = [
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::{Check, Draft, Sizes, TargetInfo};
+    use crate::report::{CheckedFigure, CollectionSizes, Draft, TargetInfo};
 
-    fn report(name: &str, steps: Vec<Step>) -> Report {
+    fn report(name: &str, steps: Vec<MeasuredStep>) -> Report {
         let mut d = Draft::new("study", name);
         d.add_target(TargetInfo {
             product: "P".into(),
@@ -770,13 +770,13 @@ mod tests {
 
     #[test]
     fn a_statement_holds_or_not_by_its_figure_or_is_not_shown() {
-        let at = |records: f64, rate: f64, data: u64| Step {
+        let at = |records: f64, rate: f64, data: u64| MeasuredStep {
             at: Some(records),
-            sizes: vec![Sizes {
+            sizes: vec![CollectionSizes {
                 data_bytes: data,
-                ..Sizes::default()
+                ..CollectionSizes::default()
             }],
-            ..Step::example("C.S5", "P", 64, rate)
+            ..MeasuredStep::example("C.S5", "P", 64, rate)
         };
         let all = of(
             3,
@@ -831,16 +831,16 @@ mod tests {
     #[test]
     fn single_figures_and_shards_are_found() {
         let mut r = report("E-pains", Vec::new());
-        r.checks.push(Check::figure(
+        r.checks.push(CheckedFigure::figure(
             "flatness: last tenth of the inserts against the first",
             0.4,
             "",
         ));
         let all = of(5, &[r]);
         assert_eq!(statement(&all, "A long load").verdict, "holds");
-        let shard = |n: f64, target: &str, rate: f64| Step {
+        let shard = |n: f64, target: &str, rate: f64| MeasuredStep {
             at: Some(n),
-            ..Step::example("D.S3 mixed", target, 32, rate)
+            ..MeasuredStep::example("D.S3 mixed", target, 32, rate)
         };
         let steps = vec![shard(1.0, "P", 100.0), shard(6.0, "6 shards of P", 250.0)];
         let all = of(4, &[report("D-shards", steps)]);

@@ -5,20 +5,20 @@
 //! Every downloaded file is compared with the uploaded one, chunk by chunk.
 
 use super::shards;
-use crate::connection::{Address, Connection};
+use crate::connection::{MongoAddress, MongoConnection};
 use crate::fault::{Fault, Result};
 use crate::fleet::{Fleet, catch_interrupts, interrupted};
-use crate::lane::{Issued, Workload};
+use crate::lane::{Issued, Judged, Workload};
 use crate::output::{Journal, Output, Page};
 use crate::process;
 use crate::progress::{self, Goal, Progress, say};
 use crate::random::{Rng, mix};
 use crate::repeat::Repeat;
 use crate::reply;
-use crate::report::{Draft, Shard, Sizes, Step, TargetInfo};
+use crate::report::{CollectionSizes, Draft, MeasuredStep, ShardPart, TargetInfo};
 use crate::request::{InsertHead, command};
 use crate::targets::local::{Launch, Started};
-use crate::terms::{Durability, bytes_of, count, positive};
+use crate::terms::{WriteDurability, bytes_of, count, positive};
 use bson::{Doc, ObjectId, Val, Value, Writer, array, doc};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -46,7 +46,7 @@ pub struct Args {
     pub connections: Vec<usize>,
     /// What a write waits for.
     #[arg(long, value_enum, default_value = "w1")]
-    pub durability: Durability,
+    pub durability: WriteDurability,
     /// The database; its collections fs.files and fs.chunks are made anew.
     #[arg(long, default_value = "studyf")]
     pub database: String,
@@ -104,8 +104,8 @@ pub fn main(args: Args) -> Result<bool> {
 /// The study under way on one server.
 struct Study<'a> {
     args: &'a Args,
-    address: Address,
-    control: Connection,
+    address: MongoAddress,
+    control: MongoConnection,
     info: TargetInfo,
     shared: Arc<Shared>,
     draft: Draft,
@@ -114,7 +114,7 @@ struct Study<'a> {
 
 impl Study<'_> {
     fn open<'a>(args: &'a Args, url: &str) -> Result<Study<'a>> {
-        let address = Address::parse(url)?;
+        let address = MongoAddress::parse(url)?;
         let mut control = address.connect()?;
         let info = TargetInfo::of(&address, &mut control);
         let mut draft = Draft::new("study", "F-files");
@@ -200,7 +200,7 @@ impl Study<'_> {
         control.mark(db, "fs.chunks")
     }
 
-    fn measure(&mut self, name: &str, download: bool, n: usize) -> Result<Step> {
+    fn measure(&mut self, name: &str, download: bool, n: usize) -> Result<MeasuredStep> {
         let (args, info) = (self.args, &self.info);
         progress::step(1.0);
         self.shared.next.store(0, Ordering::Relaxed);
@@ -212,7 +212,7 @@ impl Study<'_> {
         let goal = Goal::Operations(args.files);
         let progress = Progress::new(name, goal, info.pids(), args.to.quiet);
         let (outcome, spent) = fleet.watched(None, progress, &mut |_| {})?;
-        let mut step = Step::new(name, n, threads, &outcome, spent);
+        let mut step = MeasuredStep::new(name, n, threads, &outcome, spent);
         step.target = Some(info.label());
         step.mode = Some(name.to_string());
         step.megabytes_per_second = Some(outcome.rate() * args.size as f64 / 1e6);
@@ -229,7 +229,7 @@ impl Study<'_> {
             )));
         }
         let (db, at) = (&args.database, step.seconds);
-        let sizes = Sizes::of(&mut self.control, db, "fs.chunks", at)?;
+        let sizes = CollectionSizes::of(&mut self.control, db, "fs.chunks", at)?;
         step.sizes.push(sizes);
         Ok(step)
     }
@@ -240,7 +240,7 @@ impl Study<'_> {
         if self.control.is_router() {
             let all = shards::statistics(url, db, "fs.chunks", 0)?;
             let of = all.len() as u64;
-            let all = all.into_iter().map(|s| Shard { of, ..s });
+            let all = all.into_iter().map(|s| ShardPart { of, ..s });
             self.draft.report.shards = all.collect();
         }
         if !self.args.keep {
@@ -253,7 +253,7 @@ impl Study<'_> {
 }
 
 /// Whether so many files are there, and all their chunks.
-fn stored(control: &mut Connection, args: &Args, files: u64) -> Result<bool> {
+fn stored(control: &mut MongoConnection, args: &Args, files: u64) -> Result<bool> {
     let db = &args.database;
     Ok(control.count(db, "fs.files")? == files
         && control.count(db, "fs.chunks")? == files * args.size.div_ceil(CHUNK))
@@ -264,7 +264,7 @@ struct Shared {
     pool: Vec<u8>,
     files: u64,
     size: u64,
-    durability: Durability,
+    durability: WriteDurability,
     next: AtomicU64,
 }
 
@@ -365,12 +365,7 @@ impl Workload for Files {
         (file < self.shared.files).then(|| self.write(file, 0, out))
     }
 
-    fn reply(
-        &mut self,
-        issued: &Issued,
-        body: Doc<'_>,
-        out: &mut Vec<u8>,
-    ) -> Result<Option<Issued>> {
+    fn reply(&mut self, issued: &Issued, body: Doc<'_>, out: &mut Vec<u8>) -> Judged {
         let (file, n) = (issued.tag >> 32, issued.tag & 0xffff_ffff);
         if self.download {
             let found = reply::batch(body, 1)?.values().next().and_then(Val::as_doc);

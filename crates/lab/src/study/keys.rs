@@ -8,17 +8,17 @@
 use crate::fault::{Fault, Result};
 use crate::fleet::{Fleet, RunOutcome, catch_interrupts, interrupted};
 use crate::floor::{Floor, FloorLoad};
-use crate::lane::Issued;
+use crate::lane::{Issued, Judged, Numbered};
 use crate::output::{Journal, Output, Page};
 use crate::progress::{Goal, Progress, course, say, step};
 use crate::random::{Permutation, Rng, mix};
 use crate::repeat::{Repeat, turns};
 use crate::reply::SAMPLE_EVERY;
-use crate::report::{Draft, Sizes, Step, TargetInfo};
+use crate::report::{CollectionSizes, Draft, MeasuredStep, TargetInfo};
 use crate::spoken::Spoken;
 use crate::targets::local::given_or_own;
-use crate::targets::{Activity, Cells, Dialect, Key, Table, Target};
-use crate::terms::{Durability, count, duration};
+use crate::targets::{Activity, ByteStrings, Dialect, KeyRole, Table, TargetDatabase};
+use crate::terms::{WriteDurability, count, duration};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -50,7 +50,7 @@ pub struct Args {
     pub modes: Vec<String>,
     /// What a write waits for.
     #[arg(long, value_enum, default_value = "w1")]
-    pub durability: Durability,
+    pub durability: WriteDurability,
     /// The longest time of an insert mode or a read test.
     #[arg(long, value_parser = duration)]
     pub limit: Option<Duration>,
@@ -66,10 +66,10 @@ const FIELD_BYTES: usize = 12;
 pub const GROUP: u64 = 1000;
 
 /// A mode's name, how it is keyed, and what it is called.
-const MODES: [(&str, Key, &str); 3] = [
-    ("id", Key::Primary, "key given"),
-    ("none", Key::Unkeyed, "no key"),
-    ("indexed", Key::Indexed, "no key given, md5 indexed"),
+const MODES: [(&str, KeyRole, &str); 3] = [
+    ("id", KeyRole::Primary, "key given"),
+    ("none", KeyRole::Unkeyed, "no key"),
+    ("indexed", KeyRole::Indexed, "no key given, md5 indexed"),
 ];
 
 pub fn main(args: Args) -> Result<bool> {
@@ -135,7 +135,7 @@ fn left(args: &Args, draft: &Draft, turns: usize) -> f64 {
     (once * turns as u64).saturating_sub(done) as f64
 }
 
-type ModeOf = (&'static str, Key, &'static str);
+type ModeOf = (&'static str, KeyRole, &'static str);
 
 /// Repeat, mode, target: within a repeat the targets take turns mode by mode.
 fn order(repeats: usize, targets: usize) -> Vec<(usize, ModeOf, usize)> {
@@ -151,13 +151,13 @@ fn order(repeats: usize, targets: usize) -> Vec<(usize, ModeOf, usize)> {
 
 /// One insert mode by itself, its table dropped afterwards: for study E.
 pub fn insert(
-    target: &Arc<dyn Target>,
+    target: &Arc<dyn TargetDatabase>,
     mode: &str,
-    key: Key,
+    key: KeyRole,
     records: u64,
-    durability: Durability,
+    durability: WriteDurability,
     quiet: bool,
-) -> Result<Step> {
+) -> Result<MeasuredStep> {
     let args = Args {
         url: Vec::new(),
         records,
@@ -190,7 +190,7 @@ pub fn insert(
     Ok(step)
 }
 
-fn table(target: &dyn Target, mode: &str, key: Key, fill: Fill) -> Table {
+fn table(target: &dyn TargetDatabase, mode: &str, key: KeyRole, fill: Fill) -> Table {
     Table {
         database: target.database().unwrap_or_else(|| "studyb".into()),
         name: format!("studyb_{mode}_{}", format!("{fill:?}").to_lowercase()),
@@ -204,7 +204,7 @@ fn table(target: &dyn Target, mode: &str, key: Key, fill: Fill) -> Table {
 
 struct Mode<'a> {
     args: &'a Args,
-    target: Arc<dyn Target>,
+    target: Arc<dyn TargetDatabase>,
     info: &'a TargetInfo,
     table: Arc<Table>,
     title: &'a str,
@@ -218,7 +218,7 @@ impl Mode<'_> {
                 self.args
                     .keys
                     .iter()
-                    .filter(|&&k| k <= records && self.table.key != Key::Unkeyed)
+                    .filter(|&&k| k <= records && self.table.key != KeyRole::Unkeyed)
                     .map(|&k| (format!("read of {k} keys"), Work::Read(k))),
             )
             .collect();
@@ -279,7 +279,7 @@ impl Mode<'_> {
     }
 
     /// What the inserts left, all of which must be there.
-    fn sizes(&self, title: &str, outcome: &RunOutcome) -> Result<Sizes> {
+    fn sizes(&self, title: &str, outcome: &RunOutcome) -> Result<CollectionSizes> {
         let have = self.target.count(&self.table)?;
         if have != outcome.operations {
             return Err(Fault::Check(format!(
@@ -296,7 +296,7 @@ impl Mode<'_> {
     }
 
     /// `there`: how many records reads may ask for.
-    fn measure(&self, name: &str, work: Work, there: u64) -> Result<Step> {
+    fn measure(&self, name: &str, work: Work, there: u64) -> Result<MeasuredStep> {
         let records = match work {
             Work::Insert => self.args.records,
             Work::Read(_) => there,
@@ -335,7 +335,7 @@ impl Mode<'_> {
             }
         });
         let (outcome, spent) = done.map_err(|f| f.at(&self.info.url))?;
-        let mut step = Step::new(name, connections, 1, &outcome, spent);
+        let mut step = MeasuredStep::new(name, connections, 1, &outcome, spent);
         step.activity = activity.0;
         step.planned = self.args.limit.map(|_| operations);
         step.target = Some(self.info.label());
@@ -417,7 +417,7 @@ struct Keys {
     work: Work,
     order: Permutation,
     key: Vec<u8>,
-    cells: Cells,
+    cells: ByteStrings,
     next: u64,
     end: u64,
     done: u64,
@@ -442,7 +442,7 @@ impl Keys {
             work,
             order: Permutation::new(records, 29),
             key: Vec::new(),
-            cells: Cells::default(),
+            cells: ByteStrings::default(),
             next: 0,
             end: operations,
             done: 0,
@@ -498,13 +498,7 @@ impl Spoken for Keys {
         Some(Issued::plain(1, i))
     }
 
-    fn judge(
-        &mut self,
-        issued: &Issued,
-        message: &[u8],
-        id: i32,
-        _: &mut Vec<u8>,
-    ) -> Result<Option<Issued>> {
+    fn judge(&mut self, issued: &Issued, (message, id): Numbered<'_>, _: &mut Vec<u8>) -> Judged {
         let answer = self.dialect.answer(message, id)?;
         let got = match self.work {
             Work::Insert => answer.affected,

@@ -7,17 +7,17 @@
 //! Invariant: every acknowledged insert is counted at the end of each run. The balancer is off meanwhile, and then as it was.
 
 use super::shards::{is_router, name_cluster};
-use crate::connection::{Address, Connection};
+use crate::connection::{MongoAddress, MongoConnection};
 use crate::fault::{Fault, Result};
 use crate::fleet::{catch_interrupts, interrupted};
 use crate::measure::{Sample, median};
 use crate::output::{Journal, Output, Page};
 use crate::progress::say;
 use crate::repeat::{Repeat, turns};
-use crate::report::{Check, Draft, Step};
+use crate::report::{CheckedFigure, Draft, MeasuredStep};
 use crate::targets;
 use crate::targets::local::{Means, Started, Up};
-use crate::terms::{Durability, count, duration, positive};
+use crate::terms::{WriteDurability, count, duration, positive};
 use crate::ycsb::session::StepPlan;
 use crate::ycsb::{Properties, Session, Spec};
 use bson::{Doc, DocBuf, Val, Value, doc};
@@ -54,7 +54,7 @@ pub struct Args {
     pub duration: Duration,
     /// What a write waits for.
     #[arg(long, value_enum, default_value = "w1")]
-    pub durability: Durability,
+    pub durability: WriteDurability,
     #[command(flatten)]
     pub repeat: Repeat,
     #[command(flatten)]
@@ -210,7 +210,7 @@ impl Args {
         let spec = load.spec(self.records)?;
         let mut session = Session::open(target, load.name(), spec, self.durability)?;
         session.quiet = self.to.quiet;
-        let mut router = Address::parse(url)?.connect()?;
+        let mut router = MongoAddress::parse(url)?.connect()?;
         name_cluster(&mut session.info, &mut router);
         let what = format!("{}, {}", load.name(), kind.name());
         let label = session.info.label();
@@ -272,7 +272,7 @@ impl Args {
         session: &mut Session,
         url: &str,
         chunks: Option<&Vec<Chunk>>,
-    ) -> Result<(Step, Moves)> {
+    ) -> Result<(MeasuredStep, Moves)> {
         let plan = StepPlan::timed(self.connections, self.duration);
         let is_over = AtomicBool::new(false);
         std::thread::scope(|threads| {
@@ -299,14 +299,14 @@ struct Balancer {
 }
 
 impl Balancer {
-    fn stop(router: &mut Connection) -> Result<Balancer> {
+    fn stop(router: &mut MongoConnection) -> Result<Balancer> {
         let status = router.command("admin", doc! {"balancerStatus": 1}.as_doc())?;
         let was_on = status.get("mode").and_then(Val::as_str) != Some("off");
         router.command("admin", doc! {"balancerStop": 1}.as_doc())?;
         Ok(Balancer { was_on })
     }
 
-    fn start_again(self, router: &mut Connection) -> Result<()> {
+    fn start_again(self, router: &mut MongoConnection) -> Result<()> {
         if self.was_on {
             router.command("admin", doc! {"balancerStart": 1}.as_doc())?;
         }
@@ -323,7 +323,11 @@ pub(super) struct Chunk {
 }
 
 /// Documents of `config`, as many as a first batch holds.
-fn read_config(router: &mut Connection, collection: &str, filter: Doc<'_>) -> Result<Vec<DocBuf>> {
+fn read_config(
+    router: &mut MongoConnection,
+    collection: &str,
+    filter: Doc<'_>,
+) -> Result<Vec<DocBuf>> {
     let find = doc! {"find": collection, "filter": filter.to_buf(), "batchSize": 1000};
     let reply = router.command("config", find.as_doc())?;
     let batch = reply
@@ -337,7 +341,7 @@ fn read_config(router: &mut Connection, collection: &str, filter: Doc<'_>) -> Re
 }
 
 /// All chunks of a collection. They name it by its UUID; before MongoDB 5 by its namespace.
-pub(super) fn chunks_of(router: &mut Connection, ns: &str) -> Result<Vec<Chunk>> {
+pub(super) fn chunks_of(router: &mut MongoConnection, ns: &str) -> Result<Vec<Chunk>> {
     let entries = read_config(router, "collections", doc! {"_id": ns}.as_doc())?;
     let uuid = entries
         .first()
@@ -360,7 +364,7 @@ pub(super) fn chunks_of(router: &mut Connection, ns: &str) -> Result<Vec<Chunk>>
     Ok(found.iter().filter_map(chunk).collect())
 }
 
-pub(super) fn shards_of(router: &mut Connection) -> Result<Vec<String>> {
+pub(super) fn shards_of(router: &mut MongoConnection) -> Result<Vec<String>> {
     let reply = router.command("admin", doc! {"listShards": 1}.as_doc())?;
     let all = reply.get("shards").and_then(Val::as_array);
     let names = all.unwrap_or(Doc::EMPTY).values();
@@ -368,14 +372,14 @@ pub(super) fn shards_of(router: &mut Connection) -> Result<Vec<String>> {
     Ok(names.collect())
 }
 
-fn move_chunk(router: &mut Connection, ns: &str, chunk: &Chunk, to: &str) -> Result<()> {
+fn move_chunk(router: &mut MongoConnection, ns: &str, chunk: &Chunk, to: &str) -> Result<()> {
     let bounds = bson::array![chunk.min.clone(), chunk.max.clone()];
     let command = doc! {"moveChunk": ns, "bounds": bounds, "to": to};
     router.command("admin", command.as_doc()).map(drop)
 }
 
 /// Makes the collection anew, in the same chunks each time, one after the other on the next shard.
-fn spread(router: &mut Connection, session: &Session, kind: KeyOrder) -> Result<Vec<Chunk>> {
+fn spread(router: &mut MongoConnection, session: &Session, kind: KeyOrder) -> Result<Vec<Chunk>> {
     let table = session.table();
     router.drop_collection(&table.database, &table.name)?;
     router.shard_collection(&table.database, &table.name, "_id", kind.how())?;
@@ -384,7 +388,7 @@ fn spread(router: &mut Connection, session: &Session, kind: KeyOrder) -> Result<
 
 /// Splits a collection without documents before each of those keys, and puts one chunk after the other on the next shard.
 pub(super) fn split_and_spread(
-    router: &mut Connection,
+    router: &mut MongoConnection,
     db: &str,
     collection: &str,
     middles: Vec<DocBuf>,
@@ -421,7 +425,7 @@ struct Moves {
 
 /// One chunk after the other to the next shard, until it is over.
 fn move_on(url: &str, chunks: &[Chunk], began: Instant, is_over: &AtomicBool) -> Result<Moves> {
-    let mut router = Address::parse(url)?.connect()?;
+    let mut router = MongoAddress::parse(url)?.connect()?;
     let shards = shards_of(&mut router)?;
     let database = targets::open(url)?.database();
     let ns = format!("{}.{TABLE}", database.as_deref().unwrap_or("ycsb"));
@@ -451,13 +455,18 @@ fn move_on(url: &str, chunks: &[Chunk], began: Instant, is_over: &AtomicBool) ->
 }
 
 /// What the moves cost, and how long they took.
-fn figures(of: &str, without: &Step, with: &Step, moves: &Moves) -> Vec<Check> {
+fn figures(
+    of: &str,
+    without: &MeasuredStep,
+    with: &MeasuredStep,
+    moves: &Moves,
+) -> Vec<CheckedFigure> {
     let rate = |s: &Sample| s.operations as f64 / s.seconds;
     // The first second has connections that warm up.
     let whole = with.series.iter().skip(1).filter(|s| s.seconds > 0.5);
     let slowest = whole.map(rate).fold(f64::NAN, f64::min);
     let figure = |what: &str, value: f64, unit: &str| {
-        let named = Check::figure(&format!("{of}: {what}"), value, unit);
+        let named = CheckedFigure::figure(&format!("{of}: {what}"), value, unit);
         Some(named).filter(|_| value.is_finite())
     };
     let all = [
@@ -512,14 +521,14 @@ mod tests {
             operations,
             ..Sample::default()
         });
-        let with = Step {
+        let with = MeasuredStep {
             per_second: 80.0,
             series: series.to_vec(),
-            ..Step::default()
+            ..MeasuredStep::default()
         };
-        let without = Step {
+        let without = MeasuredStep {
             per_second: 100.0,
-            ..Step::default()
+            ..MeasuredStep::default()
         };
         let moves = Moves {
             ends: vec![1.0, 3.0, 4.0],

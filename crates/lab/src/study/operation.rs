@@ -2,17 +2,17 @@
 
 use super::dataset::{DOCUMENT_BYTES, Dataset, PER_NUMBER, PER_RANGE};
 use crate::fault::{Fault, Result};
-use crate::lane::{Issued, Workload};
+use crate::lane::{Issued, Judged, Workload};
 use crate::random::Rng;
 use crate::reply::{self, SAMPLE_EVERY};
 use crate::request::{InsertHead, Template, command, find_by_id, update_by_id};
-use crate::terms::Durability;
-use crate::ycsb::sequence::Sequence;
+use crate::terms::WriteDurability;
+use crate::ycsb::sequence::KeySequence;
 use bson::{Doc, Val, Value, Writer, doc};
 use std::sync::Arc;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Operation {
+pub enum StudyOperation {
     /// One document by `_id`.
     PointRead,
     /// Test 4: `Number` equal, 10 documents.
@@ -24,60 +24,63 @@ pub enum Operation {
     /// Test 7: the first 100 documents.
     First,
     /// One field of one document by `_id`.
-    Update(Durability),
+    Update(WriteDurability),
     /// Documents past the data set, so many in a message.
-    Insert { durability: Durability, batch: u64 },
+    Insert {
+        durability: WriteDurability,
+        batch: u64,
+    },
     /// A count over a range of 1,000 index keys.
     CountRange,
     /// A count without a filter.
     CountAll,
 }
 
-impl Operation {
+impl StudyOperation {
     /// Bytes of documents that it moves.
     pub fn bytes(self) -> f64 {
         let documents = |n: f64| n * DOCUMENT_BYTES as f64;
         match self {
             // Of a batch each document is an operation.
-            Operation::PointRead | Operation::Update(_) | Operation::Insert { .. } => {
-                documents(1.0)
-            }
-            Operation::CountRange | Operation::CountAll => 0.0,
-            Operation::OneNumber | Operation::SortedRange => documents(10.0),
+            StudyOperation::PointRead
+            | StudyOperation::Update(_)
+            | StudyOperation::Insert { .. } => documents(1.0),
+            StudyOperation::CountRange | StudyOperation::CountAll => 0.0,
+            StudyOperation::OneNumber | StudyOperation::SortedRange => documents(10.0),
             // Ten times two small fields.
-            Operation::TwoNumbers => 200.0,
-            Operation::First => documents(100.0),
+            StudyOperation::TwoNumbers => 200.0,
+            StudyOperation::First => documents(100.0),
         }
     }
 
     /// The name in results, and of recorded replies.
     pub fn name(self) -> &'static str {
         match self {
-            Operation::PointRead => "point-read",
-            Operation::OneNumber => "test4",
-            Operation::TwoNumbers => "test5",
-            Operation::SortedRange => "test6",
-            Operation::First => "test7",
-            Operation::Update(_) => "update",
-            Operation::Insert { batch: 1, .. } => "insert",
-            Operation::Insert { .. } => "batch-insert",
-            Operation::CountRange => "count-range",
-            Operation::CountAll => "count-all",
+            StudyOperation::PointRead => "point-read",
+            StudyOperation::OneNumber => "test4",
+            StudyOperation::TwoNumbers => "test5",
+            StudyOperation::SortedRange => "test6",
+            StudyOperation::First => "test7",
+            StudyOperation::Update(_) => "update",
+            StudyOperation::Insert { batch: 1, .. } => "insert",
+            StudyOperation::Insert { .. } => "batch-insert",
+            StudyOperation::CountRange => "count-range",
+            StudyOperation::CountAll => "count-all",
         }
     }
 
-    pub fn durability(self) -> Option<Durability> {
+    pub fn durability(self) -> Option<WriteDurability> {
         match self {
-            Operation::Update(d) | Operation::Insert { durability: d, .. } => Some(d),
+            StudyOperation::Update(d) | StudyOperation::Insert { durability: d, .. } => Some(d),
             _ => None,
         }
     }
 
     pub fn command(self) -> &'static str {
         match self {
-            Operation::Update(_) => "update",
-            Operation::Insert { .. } => "insert",
-            Operation::CountRange | Operation::CountAll => "count",
+            StudyOperation::Update(_) => "update",
+            StudyOperation::Insert { .. } => "insert",
+            StudyOperation::CountRange | StudyOperation::CountAll => "count",
             _ => "find",
         }
     }
@@ -92,7 +95,7 @@ pub struct OperationPlace {
     /// Documents of the data set that are loaded.
     pub loaded: u64,
     /// Numbers of the documents that inserts write; inserts stop below `insert_end`.
-    pub inserts: Arc<Sequence>,
+    pub inserts: Arc<KeySequence>,
     pub insert_end: u64,
     /// Whether documents are compared too, not only counted.
     pub verify: bool,
@@ -101,7 +104,7 @@ pub struct OperationPlace {
 /// One lane of an operation.
 pub struct Work {
     place: OperationPlace,
-    operation: Operation,
+    operation: StudyOperation,
     rng: Rng,
     template: Template,
     head: Arc<InsertHead>,
@@ -114,14 +117,14 @@ pub struct Work {
 const KINDS: [&str; 1] = ["operation"];
 
 impl Work {
-    pub fn new(place: &OperationPlace, operation: Operation, seed: u64) -> Work {
+    pub fn new(place: &OperationPlace, operation: StudyOperation, seed: u64) -> Work {
         Work {
             rng: Rng::new(seed),
             template: template(place, operation),
             head: Arc::new(InsertHead::new(
                 &place.db,
                 &place.collection,
-                operation.durability().unwrap_or(Durability::W1),
+                operation.durability().unwrap_or(WriteDurability::W1),
             )),
             place: place.clone(),
             operation,
@@ -173,7 +176,7 @@ impl Work {
                 )));
             }
             let date = self.place.data.date_ms(i);
-            if self.operation == Operation::SortedRange && last.is_some_and(|l| date > l) {
+            if self.operation == StudyOperation::SortedRange && last.is_some_and(|l| date > l) {
                 return Err(Fault::Check("documents out of the order of Date".into()));
             }
             last = Some(date);
@@ -182,7 +185,7 @@ impl Work {
     }
 }
 
-fn template(place: &OperationPlace, operation: Operation) -> Template {
+fn template(place: &OperationPlace, operation: StudyOperation) -> Template {
     let id = place.data.id(0);
     let find = |filter: Doc<'_>, rest: Doc<'_>| {
         let mut w = Writer::new();
@@ -199,27 +202,27 @@ fn template(place: &OperationPlace, operation: Operation) -> Template {
     let both = doc! {"Number": 0i64, "Number1": zero};
     let range = doc! {"Number": doc! {"$gte": 0i64, "$lt": 0i64}};
     match operation {
-        Operation::PointRead => find_by_id(&place.db, &place.collection, id.as_val(), None),
-        Operation::OneNumber => {
+        StudyOperation::PointRead => find_by_id(&place.db, &place.collection, id.as_val(), None),
+        StudyOperation::OneNumber => {
             finish(find(equal.as_doc(), Doc::EMPTY)).slot(&["filter", "Number"])
         }
-        Operation::TwoNumbers => {
+        StudyOperation::TwoNumbers => {
             let rest = doc! {"projection": doc! {"_id": 0, "Name": 1, "Code": 1}};
             finish(find(both.as_doc(), rest.as_doc()))
                 .slot(&["filter", "Number"])
                 .slot(&["filter", "Number1"])
         }
-        Operation::SortedRange => {
+        StudyOperation::SortedRange => {
             let rest = doc! {"sort": doc! {"Date": -1}, "skip": 100, "limit": 10};
             finish(find(range.as_doc(), rest.as_doc()))
                 .slot(&["filter", "Number", "$gte"])
                 .slot(&["filter", "Number", "$lt"])
         }
-        Operation::First => {
+        StudyOperation::First => {
             let rest = doc! {"limit": 100};
             finish(find(Doc::EMPTY, rest.as_doc()))
         }
-        Operation::Update(durability) => update_by_id(
+        StudyOperation::Update(durability) => update_by_id(
             &place.db,
             &place.collection,
             durability,
@@ -227,14 +230,14 @@ fn template(place: &OperationPlace, operation: Operation) -> Template {
             doc! {"$set": doc! {"Count": 0}}.as_doc(),
             &[&["u", "$set", "Count"]],
         ),
-        Operation::Insert { .. } => command(&place.db, doc! {"ping": 1}.as_doc()),
-        Operation::CountRange => {
+        StudyOperation::Insert { .. } => command(&place.db, doc! {"ping": 1}.as_doc()),
+        StudyOperation::CountRange => {
             let body = doc! {"count": place.collection.as_str(), "query": range};
             command(&place.db, body.as_doc())
                 .slot(&["query", "Number", "$gte"])
                 .slot(&["query", "Number", "$lt"])
         }
-        Operation::CountAll => {
+        StudyOperation::CountAll => {
             let body = doc! {"count": place.collection.as_str()};
             command(&place.db, body.as_doc())
         }
@@ -250,31 +253,31 @@ impl Workload for Work {
         let width = (PER_RANGE / PER_NUMBER) as i64;
         let mut issued = Issued::plain(1, 0);
         match self.operation {
-            Operation::PointRead => {
+            StudyOperation::PointRead => {
                 issued.tag = self.rng.below(self.place.loaded);
                 self.set_id(issued.tag);
                 self.template.write(out, &[&self.id]);
             }
-            Operation::OneNumber => {
+            StudyOperation::OneNumber => {
                 let n = self.number();
                 issued.tag = n as u64;
                 self.template.write(out, &[&n.to_le_bytes()]);
             }
-            Operation::TwoNumbers => {
+            StudyOperation::TwoNumbers => {
                 let n = self.number();
                 let n1 = self.place.data.number1_of(n);
                 issued.tag = n as u64;
                 self.template
                     .write(out, &[&n.to_le_bytes(), &n1.to_le_bytes()]);
             }
-            Operation::SortedRange | Operation::CountRange => {
+            StudyOperation::SortedRange | StudyOperation::CountRange => {
                 let n = self.range_start();
                 issued.tag = n as u64;
                 self.template
                     .write(out, &[&n.to_le_bytes(), &(n + width).to_le_bytes()]);
             }
-            Operation::First | Operation::CountAll => self.template.write(out, &[]),
-            Operation::Update(durability) => {
+            StudyOperation::First | StudyOperation::CountAll => self.template.write(out, &[]),
+            StudyOperation::Update(durability) => {
                 issued.tag = self.rng.below(self.place.loaded);
                 issued.acknowledged = durability.acknowledged();
                 self.set_id(issued.tag);
@@ -282,7 +285,7 @@ impl Workload for Work {
                 let count = self.rng.next_u64() as i32;
                 self.template.write(out, &[&self.id, &count.to_le_bytes()]);
             }
-            Operation::Insert { durability, batch } => {
+            StudyOperation::Insert { durability, batch } => {
                 let end = self.place.insert_end;
                 let (first, count) = self.place.inserts.take_below(batch, end)?;
                 let head = Arc::clone(&self.head);
@@ -297,47 +300,42 @@ impl Workload for Work {
         Some(issued)
     }
 
-    fn reply(
-        &mut self,
-        issued: &Issued,
-        reply: Doc<'_>,
-        _: &mut Vec<u8>,
-    ) -> Result<Option<Issued>> {
+    fn reply(&mut self, issued: &Issued, reply: Doc<'_>, _: &mut Vec<u8>) -> Judged {
         let number = issued.tag as i64;
         match self.operation {
-            Operation::PointRead => {
+            StudyOperation::PointRead => {
                 let docs = reply::batch(reply, 1)?;
                 if self.sampled() {
                     self.check_documents(docs, |i| i == issued.tag)?;
                 }
             }
-            Operation::OneNumber => {
+            StudyOperation::OneNumber => {
                 let docs = reply::batch(reply, PER_NUMBER as usize)?;
                 if self.sampled() {
                     self.check_documents(docs, |i| self.place.data.number(i) == number)?;
                 }
             }
-            Operation::TwoNumbers => {
+            StudyOperation::TwoNumbers => {
                 let docs = reply::batch(reply, PER_NUMBER as usize)?;
                 if self.sampled() {
                     two_short_fields(docs)?;
                 }
             }
-            Operation::SortedRange => {
+            StudyOperation::SortedRange => {
                 let docs = reply::batch(reply, 10)?;
                 if self.sampled() {
                     let range = number..number + (PER_RANGE / PER_NUMBER) as i64;
                     self.check_documents(docs, |i| range.contains(&self.place.data.number(i)))?;
                 }
             }
-            Operation::First => {
+            StudyOperation::First => {
                 let docs = reply::batch(reply, 100)?;
                 if self.sampled() {
                     self.check_documents(docs, |_| true)?;
                 }
             }
-            Operation::Update(_) => reply::expect(reply, "n", 1)?,
-            Operation::Insert { .. } => {
+            StudyOperation::Update(_) => reply::expect(reply, "n", 1)?,
+            StudyOperation::Insert { .. } => {
                 if self.place.verify {
                     reply::expect(reply, "n", i64::from(issued.units))?;
                 }
@@ -345,8 +343,8 @@ impl Workload for Work {
                     list.push((issued.tag, u64::from(issued.units)));
                 }
             }
-            Operation::CountRange => reply::expect(reply, "n", PER_RANGE as i64)?,
-            Operation::CountAll => {
+            StudyOperation::CountRange => reply::expect(reply, "n", PER_RANGE as i64)?,
+            StudyOperation::CountAll => {
                 if self.place.verify {
                     reply::expect(reply, "n", self.place.loaded as i64)?;
                 }

@@ -13,13 +13,13 @@ use crate::fleet::{catch_interrupts, interrupted};
 use crate::measure::{Sample, median};
 use crate::null::Form;
 use crate::output::{Journal, Output, Page};
-use crate::process::Placement;
+use crate::process::CorePlacement;
 use crate::progress::say;
 use crate::repeat::Repeat;
-use crate::report::{Check, Draft, Step};
+use crate::report::{CheckedFigure, Draft, MeasuredStep};
 use crate::targets::local::own_server;
-use crate::targets::{self, Key, Target};
-use crate::terms::{Durability, bytes, bytes_of, count, duration, positive};
+use crate::targets::{self, KeyRole, TargetDatabase};
+use crate::terms::{WriteDurability, bytes, bytes_of, count, duration, positive};
 use crate::ycsb::session::StepPlan;
 use crate::ycsb::spec::RequestDistribution;
 use crate::ycsb::{Session, Spec, scenario};
@@ -66,7 +66,7 @@ pub struct Args {
     pub recover_gb: f64,
     /// What a write waits for.
     #[arg(long, value_enum, default_value = "w1")]
-    pub durability: Durability,
+    pub durability: WriteDurability,
     /// Where the server keeps its data meanwhile (default: a folder in the temporary directory).
     #[arg(long)]
     pub dir: Option<PathBuf>,
@@ -137,7 +137,7 @@ struct Pains<'a> {
     server: Option<Server>,
     dbpath: PathBuf,
     limit: Option<MemoryLimit>,
-    target: Arc<dyn Target>,
+    target: Arc<dyn TargetDatabase>,
     draft: Draft,
     journal: Journal,
 }
@@ -148,7 +148,7 @@ impl<'a> Pains<'a> {
         let target = match &args.url {
             Some(url) => targets::open(url)?,
             None => {
-                let placement = Placement::new(None, None)?;
+                let placement = CorePlacement::new(None, None)?;
                 // Half of the memory allowed is for the cache; the rest is for what a server needs besides.
                 let launch = match (&args.launch, args.memory) {
                     (Some(line), _) => Some(line.clone()),
@@ -238,7 +238,7 @@ impl<'a> Pains<'a> {
         Ok(())
     }
 
-    fn session(&self, scenario: &str, durability: Durability) -> Result<Session> {
+    fn session(&self, scenario: &str, durability: WriteDurability) -> Result<Session> {
         let spec = Spec {
             table: "pains".into(),
             request: RequestDistribution::Uniform,
@@ -249,7 +249,7 @@ impl<'a> Pains<'a> {
         Ok(session)
     }
 
-    fn push(&mut self, key: &str, step: Step) {
+    fn push(&mut self, key: &str, step: MeasuredStep) {
         self.draft.forget(key);
         self.draft.push(key, step);
         self.journal.save(&self.draft);
@@ -280,7 +280,7 @@ impl<'a> Pains<'a> {
     /// One connection inserts with a key of its own, random in order, and with a generated one.
     fn ids(&mut self) -> Result<()> {
         let mut rates = Vec::new();
-        for (mode, key) in [("id", Key::Primary), ("none", Key::Unkeyed)] {
+        for (mode, key) in [("id", KeyRole::Primary), ("none", KeyRole::Unkeyed)] {
             let name = format!(
                 "insert, {}",
                 if mode == "id" {
@@ -302,7 +302,7 @@ impl<'a> Pains<'a> {
             }
             rates.push(self.draft.step(&name).map_or(f64::NAN, |s| s.per_second));
         }
-        self.draft.check(Check::figure(
+        self.draft.check(CheckedFigure::figure(
             "ids: own key against generated",
             rates[0] / rates[1],
             "",
@@ -331,7 +331,7 @@ impl<'a> Pains<'a> {
         let rates: Vec<f64> = steps.map(|s| s.per_second).collect();
         let peak = rates.iter().copied().fold(f64::NAN, f64::max);
         let last = rates.last().copied().unwrap_or(f64::NAN);
-        self.draft.check(Check::figure(
+        self.draft.check(CheckedFigure::figure(
             "threads: most connections against the peak",
             last / peak,
             "",
@@ -341,10 +341,10 @@ impl<'a> Pains<'a> {
 
     fn journal_modes(&mut self) -> Result<()> {
         for durability in [
-            Durability::Unack,
-            Durability::W1,
-            Durability::Majority,
-            Durability::Journaled,
+            WriteDurability::Unack,
+            WriteDurability::W1,
+            WriteDurability::Majority,
+            WriteDurability::Journaled,
         ] {
             let key = format!("journal {}", durability.name());
             if interrupted() || self.draft.has(&key) {
@@ -409,7 +409,7 @@ impl<'a> Pains<'a> {
         ];
         figures.extend(warm.map(|s| ("restart: 90% of before reached after", s.at, "s")));
         for (name, value, unit) in figures {
-            self.draft.check(Check::figure(name, value, unit));
+            self.draft.check(CheckedFigure::figure(name, value, unit));
         }
         self.push("restart after", after);
         Ok(())
@@ -441,7 +441,7 @@ impl<'a> Pains<'a> {
 }
 
 /// What the series of a load says: flatness and spikes.
-pub fn shape(step: &Step) -> Vec<Check> {
+pub fn shape(step: &MeasuredStep) -> Vec<CheckedFigure> {
     let whole: Vec<&Sample> = step.series.iter().filter(|s| s.seconds > 0.5).collect();
     let rate = |s: &&Sample| s.operations as f64 / s.seconds;
     let rates: Vec<f64> = whole.iter().map(rate).collect();
@@ -452,27 +452,31 @@ pub fn shape(step: &Step) -> Vec<Check> {
     if rates.len() >= 2 {
         let first = mean(&rates[..tenth]);
         let last = mean(&rates[rates.len() - tenth..]);
-        checks.push(Check::figure(
+        checks.push(CheckedFigure::figure(
             "flatness: last tenth of the inserts against the first",
             last / first,
             "",
         ));
         let worst = rates.iter().copied().fold(f64::INFINITY, f64::min);
-        checks.push(Check::figure(
+        checks.push(CheckedFigure::figure(
             "spikes: worst second against the median",
             worst / middle,
             "",
         ));
         let slow = rates.iter().filter(|r| **r < middle / 2.0).count();
-        checks.push(Check::figure(
+        checks.push(CheckedFigure::figure(
             "spikes: seconds below half the median",
             slow as f64,
             "s",
         ));
     }
     if let Some(l) = step.latency.values().max_by_key(|l| l.count) {
-        checks.push(Check::figure("spikes: p99.9", l.p999_us / 1e3, "ms"));
-        checks.push(Check::figure(
+        checks.push(CheckedFigure::figure(
+            "spikes: p99.9",
+            l.p999_us / 1e3,
+            "ms",
+        ));
+        checks.push(CheckedFigure::figure(
             "spikes: slowest insert",
             l.max_us / 1e3,
             "ms",
@@ -494,12 +498,12 @@ mod tests {
             operations,
             ..Sample::default()
         });
-        let step = Step {
+        let step = MeasuredStep {
             series: series.collect(),
-            ..Step::default()
+            ..MeasuredStep::default()
         };
         let values: Vec<f64> = shape(&step).iter().map(|c| c.value).collect();
         assert_eq!(values, [0.5, 0.1, 1.0]);
-        assert!(shape(&Step::default()).is_empty());
+        assert!(shape(&MeasuredStep::default()).is_empty());
     }
 }

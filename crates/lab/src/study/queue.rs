@@ -9,7 +9,7 @@
 use super::pains;
 use crate::fault::{Fault, Result};
 use crate::queries::{self, File, How, Steps};
-use crate::report::{Check, Draft, Step};
+use crate::report::{CheckedFigure, Draft, MeasuredStep};
 use crate::targets::local::{Means, Started, Up};
 use crate::terms::count;
 
@@ -75,10 +75,10 @@ pub fn main(mut args: Args) -> Result<bool> {
 }
 
 /// Whether the rate stays.
-fn flat(key: &str, step: &Step) -> Vec<Check> {
+fn flat(key: &str, step: &MeasuredStep) -> Vec<CheckedFigure> {
     let said = pains::shape(step).into_iter();
     let last = said.filter(|c| c.name.starts_with("flatness: "));
-    last.map(|c| Check {
+    last.map(|c| CheckedFigure {
         name: format!("{key}: last tenth of the seconds against the first"),
         ..c
     })
@@ -88,14 +88,18 @@ fn flat(key: &str, step: &Step) -> Vec<Check> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::targets::Language;
+    use crate::targets::QueryLanguage;
 
     #[test]
     fn every_database_is_told_its_own() {
         let defined = [("waiting".to_string(), 7)];
         for (text, queries) in [(QUEUE, 2), (WINDOW, 3)] {
             let file = File::parse(text, &defined).unwrap();
-            for language in [Language::Commands, Language::Sql, Language::MySql] {
+            for language in [
+                QueryLanguage::Commands,
+                QueryLanguage::Sql,
+                QueryLanguage::MySql,
+            ] {
                 assert_eq!(file.queries_in(language).unwrap().len(), queries);
                 let filled = file.before.iter().filter(|o| o.is_told_in(language));
                 assert_eq!(filled.map(|o| o.times).max(), Some(7));
@@ -103,7 +107,7 @@ mod tests {
         }
         let file = File::parse(QUEUE, &defined).unwrap();
         let take = |language| file.queries_in(language).unwrap()[0].text.clone();
-        assert!(take(Language::Sql).contains("SKIP LOCKED"));
-        assert!(!take(Language::MySql).contains("SKIP LOCKED"));
+        assert!(take(QueryLanguage::Sql).contains("SKIP LOCKED"));
+        assert!(!take(QueryLanguage::MySql).contains("SKIP LOCKED"));
     }
 }

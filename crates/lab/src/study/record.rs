@@ -1,8 +1,8 @@
 //! `pando lab record`: one reply of a real server for each operation, for the null server.
 
 use super::dataset::{Dataset, INDEXES, Ids, Payload};
-use super::operation::{Operation, OperationPlace, Work};
-use crate::connection::{Address, Connection};
+use super::operation::{OperationPlace, StudyOperation, Work};
+use crate::connection::{MongoAddress, MongoConnection};
 use crate::fault::{Fault, Result};
 use crate::fleet::Fleet;
 use crate::null::{Recorded, write_recorded};
@@ -10,8 +10,8 @@ use crate::output::fresh_place;
 use crate::progress::{Goal, Progress};
 use crate::reply;
 use crate::targets::local::{Started, given_or_own};
-use crate::terms::{Durability, count};
-use crate::ycsb::sequence::Sequence;
+use crate::terms::{WriteDurability, count};
+use crate::ycsb::sequence::KeySequence;
 use bson::Doc;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -33,16 +33,16 @@ pub struct Args {
 }
 
 /// The operations whose replies are recorded.
-pub const RECORDED: [Operation; 8] = [
-    Operation::PointRead,
-    Operation::OneNumber,
-    Operation::TwoNumbers,
-    Operation::SortedRange,
-    Operation::First,
-    Operation::Update(Durability::W1),
-    Operation::CountRange,
-    Operation::Insert {
-        durability: Durability::W1,
+pub const RECORDED: [StudyOperation; 8] = [
+    StudyOperation::PointRead,
+    StudyOperation::OneNumber,
+    StudyOperation::TwoNumbers,
+    StudyOperation::SortedRange,
+    StudyOperation::First,
+    StudyOperation::Update(WriteDurability::W1),
+    StudyOperation::CountRange,
+    StudyOperation::Insert {
+        durability: WriteDurability::W1,
         batch: 1,
     },
 ];
@@ -53,7 +53,7 @@ pub fn main(args: Args) -> Result<bool> {
     let (own, targets) = given_or_own(&urls, true)?;
     let url = own.as_ref().map(Started::url).or(urls.into_iter().next());
     drop(targets);
-    let target = Address::parse(&url.unwrap_or_default())?;
+    let target = MongoAddress::parse(&url.unwrap_or_default())?;
     let data = Arc::new(Dataset::new(args.records, 1, Payload::Text, Ids::Generated));
     let place = prepare(&target, "lab", "record", &data, &INDEXES, false)?;
     let mut connection = target.connect()?;
@@ -69,9 +69,9 @@ pub fn main(args: Args) -> Result<bool> {
 
 /// Sends one request of the operation and keeps the reply, which must be right.
 pub fn record(
-    connection: &mut Connection,
+    connection: &mut MongoConnection,
     place: &OperationPlace,
-    operation: Operation,
+    operation: StudyOperation,
 ) -> Result<Recorded> {
     let mut work = Work::new(place, operation, 3);
     let request = work
@@ -92,7 +92,7 @@ pub fn record(
 
 /// A fresh collection with the whole data set and the indexes given.
 pub fn prepare(
-    target: &Address,
+    target: &MongoAddress,
     db: &str,
     collection: &str,
     data: &Arc<Dataset>,
@@ -107,26 +107,26 @@ pub fn prepare(
         collection: collection.into(),
         data: Arc::clone(data),
         loaded: 0,
-        inserts: Arc::new(Sequence::new(0)),
+        inserts: Arc::new(KeySequence::new(0)),
         insert_end: data.records,
         verify: true,
     };
     load(target, &mut place, connection.server_pid(), quiet)?;
-    place.inserts = Arc::new(Sequence::new(data.records));
+    place.inserts = Arc::new(KeySequence::new(data.records));
     place.insert_end = u64::MAX;
     Ok(place)
 }
 
 /// Inserts documents up to `insert_end` in batches over a few connections, and counts them.
 pub fn load(
-    target: &Address,
+    target: &MongoAddress,
     place: &mut OperationPlace,
     pid: Option<u32>,
     quiet: bool,
 ) -> Result<()> {
     const CONNECTIONS: usize = 4;
-    let insert = Operation::Insert {
-        durability: Durability::W1,
+    let insert = StudyOperation::Insert {
+        durability: WriteDurability::W1,
         batch: 1000,
     };
     let title = format!("loading {}.{}", place.db, place.collection);

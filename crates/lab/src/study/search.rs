@@ -9,11 +9,11 @@
 //! its acknowledgement on.
 
 use super::sides::{Common, Questions, Side, Study, Write, is_ready};
-use super::texts::{self, PAGE, SearchKind, TextSearch};
+use super::texts::{self, PAGE, TextQuery, TextQueryKind};
 use crate::fault::{Fault, Result};
 use crate::fleet::{catch_interrupts, interrupted};
-use crate::report::{Check, Draft, Step};
-use crate::targets::{Cells, Language, Order};
+use crate::report::{CheckedFigure, Draft, MeasuredStep};
+use crate::targets::{ByteStrings, Instruction, QueryLanguage};
 use crate::terms::count;
 use bson::{array, doc};
 use std::path::PathBuf;
@@ -69,7 +69,7 @@ pub fn main(args: Args) -> Result<bool> {
         args.texts.map_or_else(made, |p| p.display().to_string()),
     );
     draft.note("A search gives the best ten texts; PostgreSQL ranks by ts_rank, others by BM25.");
-    let mut study = Study::open(args.common, draft, SearchKind::ALL.len() + INSERTS.len())?;
+    let mut study = Study::open(args.common, draft, TextQueryKind::ALL.len() + INSERTS.len())?;
     let write = write_of(all);
     study.prepare(|side| {
         let table = side.table(TEXTS, FIELDS);
@@ -77,15 +77,15 @@ pub fn main(args: Args) -> Result<bool> {
         side.fill(&table, &write, records, BATCH)?;
         build(side, TEXTS, records)
     })?;
-    let names = SearchKind::ALL.map(SearchKind::name);
+    let names = TextQueryKind::ALL.map(TextQueryKind::name);
     study.measure(&names, |side, (kind, connections), _| {
-        let of: Vec<TextSearch> = searches
+        let of: Vec<TextQuery> = searches
             .iter()
-            .filter(|s| s.kind == SearchKind::ALL[kind])
+            .filter(|s| s.kind == TextQueryKind::ALL[kind])
             .cloned()
             .collect();
         let table = side.table(TEXTS, FIELDS);
-        let request = |s: &TextSearch| side.request(&table, &question(side.language, TEXTS, s));
+        let request = |s: &TextQuery| side.request(&table, &question(side.language, TEXTS, s));
         let questions = Questions {
             requests: of.iter().map(request).collect::<Result<_>>()?,
             judge: Box::new(move |i, rows| judge(&of[i], rows)),
@@ -101,7 +101,7 @@ pub fn main(args: Args) -> Result<bool> {
 /// Rows of numbered texts, again from the first after the last.
 fn write_of(texts: Vec<String>) -> Arc<Write> {
     Arc::new(move |dialect, rows, out| {
-        let mut cells = Cells::default();
+        let mut cells = ByteStrings::default();
         for n in rows {
             cells.push(n.to_string().as_bytes());
             cells.push(texts[(n % texts.len() as u64) as usize].as_bytes());
@@ -110,7 +110,7 @@ fn write_of(texts: Vec<String>) -> Arc<Write> {
     })
 }
 
-fn build(side: &Side, table: &str, rows: u64) -> Result<Step> {
+fn build(side: &Side, table: &str, rows: u64) -> Result<MeasuredStep> {
     let orders = search_index(side.language, table);
     side.build(&orders, &is_ready(side.language, table, INDEX), rows)
 }
@@ -121,7 +121,7 @@ fn inserts(
     is_searched: bool,
     connections: usize,
     (write, draft): (&Arc<Write>, &mut Draft),
-) -> Result<Step> {
+) -> Result<MeasuredStep> {
     let table = side.table(INSERTED, FIELDS);
     side.target.create(&table)?;
     if !is_searched {
@@ -134,12 +134,12 @@ fn inserts(
         return Ok(step);
     }
     let of = format!("{}, {connections} connection(s)", side.info.label());
-    let is_ours = side.language == Language::Commands;
+    let is_ours = side.language == QueryLanguage::Commands;
     let name = format!("{of}: seconds until the last of the inserts is found");
     let seconds = behind(side)?.as_secs_f64();
     draft.check(match is_ours {
-        true => Check::at_most(&name, seconds, "s", MOST_BEHIND),
-        false => Check::figure(&name, seconds, "s"),
+        true => CheckedFigure::at_most(&name, seconds, "s", MOST_BEHIND),
+        false => CheckedFigure::figure(&name, seconds, "s"),
     });
     let Some(plain) = draft.step(&side.key(INSERTS[0], connections)) else {
         return Ok(step);
@@ -147,8 +147,8 @@ fn inserts(
     let share = step.per_second / plain.per_second;
     let name = format!("{of}: inserts with a search index against those with a plain one");
     draft.check(match is_ours {
-        true => Check::at_least(&name, share, "", LEAST_SHARE),
-        false => Check::figure(&name, share, ""),
+        true => CheckedFigure::at_least(&name, share, "", LEAST_SHARE),
+        false => CheckedFigure::figure(&name, share, ""),
     });
     Ok(step)
 }
@@ -156,16 +156,16 @@ fn inserts(
 /// How long until a search finds a text, from its acknowledgement on.
 fn behind(side: &Side) -> Result<Duration> {
     side.obey(&match side.language {
-        Language::Commands => Order::Command(doc! {
+        QueryLanguage::Commands => Instruction::Command(doc! {
             "insert": INSERTED, "documents": array![doc! {"_id": MARK, "text": MARK}],
         }),
-        _ => Order::Sql(format!(
+        _ => Instruction::Sql(format!(
             "INSERT INTO {INSERTED} VALUES ('{MARK}', '{MARK}')"
         )),
     })?;
     let began = Instant::now();
-    let mark = TextSearch {
-        kind: SearchKind::Word,
+    let mark = TextQuery {
+        kind: TextQueryKind::Word,
         words: vec![MARK.into()],
         due: 1,
     };
@@ -180,7 +180,7 @@ fn behind(side: &Side) -> Result<Duration> {
 }
 
 /// Whether the texts of an answer have the words, and whether there are as many as there must be.
-fn judge(search: &TextSearch, rows: &Cells) -> Result<()> {
+fn judge(search: &TextQuery, rows: &ByteStrings) -> Result<()> {
     let found = rows.len() / 2;
     let what = || format!("{} {:?}", search.kind.name(), search.words);
     if found < search.due || found > PAGE {
@@ -199,21 +199,21 @@ fn judge(search: &TextSearch, rows: &Cells) -> Result<()> {
     Ok(())
 }
 
-fn plain_index(language: Language) -> Order {
+fn plain_index(language: QueryLanguage) -> Instruction {
     match language {
-        Language::Commands => Order::Command(doc! {
+        QueryLanguage::Commands => Instruction::Command(doc! {
             "createIndexes": INSERTED, "indexes": array![doc! {"key": doc! {"text": 1}, "name": "text_1"}],
         }),
-        _ => Order::Sql(format!("CREATE INDEX ON {INSERTED} (\"text\")")),
+        _ => Instruction::Sql(format!("CREATE INDEX ON {INSERTED} (\"text\")")),
     }
 }
 
-fn search_index(language: Language, table: &str) -> Vec<Order> {
-    if language == Language::Commands {
+fn search_index(language: QueryLanguage, table: &str) -> Vec<Instruction> {
+    if language == QueryLanguage::Commands {
         let fields = doc! {"text": doc! {"type": "string"}};
         let definition = doc! {"mappings": doc! {"dynamic": false, "fields": fields}};
         let index = doc! {"name": INDEX, "definition": definition};
-        return vec![Order::Command(
+        return vec![Instruction::Command(
             doc! {"createSearchIndexes": table, "indexes": array![index]},
         )];
     }
@@ -223,32 +223,34 @@ fn search_index(language: Language, table: &str) -> Vec<Order> {
         format!("CREATE INDEX ON {table} USING gin (words)"),
         format!("VACUUM ANALYZE {table}"),
     ];
-    all.map(Order::Sql).to_vec()
+    all.map(Instruction::Sql).to_vec()
 }
 
-fn question(language: Language, table: &str, search: &TextSearch) -> Order {
+fn question(language: QueryLanguage, table: &str, search: &TextQuery) -> Instruction {
     let words = search.words.join(" ");
-    if language == Language::Commands {
+    if language == QueryLanguage::Commands {
         let mut query = doc! {"query": words, "path": "text"};
-        if search.kind == SearchKind::Both {
+        if search.kind == TextQueryKind::Both {
             query = doc! {"query": search.words.join(" "), "path": "text", "matchCriteria": "all"};
         }
         let stage = match search.kind {
-            SearchKind::Phrase => doc! {"index": INDEX, "phrase": query},
-            SearchKind::Word | SearchKind::Both | SearchKind::Either => {
+            TextQueryKind::Phrase => doc! {"index": INDEX, "phrase": query},
+            TextQueryKind::Word | TextQueryKind::Both | TextQueryKind::Either => {
                 doc! {"index": INDEX, "text": query}
             }
         };
         let pipeline = array![doc! {"$search": stage}, doc! {"$limit": PAGE as i32}];
-        return Order::Command(doc! {"aggregate": table, "pipeline": pipeline, "cursor": doc! {}});
+        return Instruction::Command(
+            doc! {"aggregate": table, "pipeline": pipeline, "cursor": doc! {}},
+        );
     }
     let between = match search.kind {
-        SearchKind::Either => " | ",
-        SearchKind::Phrase => " <-> ",
-        SearchKind::Word | SearchKind::Both => " & ",
+        TextQueryKind::Either => " | ",
+        TextQueryKind::Phrase => " <-> ",
+        TextQueryKind::Word | TextQueryKind::Both => " & ",
     };
     let words = search.words.join(between);
-    Order::Sql(format!(
+    Instruction::Sql(format!(
         "SELECT id, \"text\" FROM {table}, to_tsquery('simple', '{words}') q \
          WHERE words @@ q ORDER BY ts_rank(words, q) DESC LIMIT {PAGE}"
     ))
@@ -258,8 +260,8 @@ fn question(language: Language, table: &str, search: &TextSearch) -> Order {
 mod tests {
     use super::*;
 
-    fn search(kind: SearchKind, due: usize) -> TextSearch {
-        TextSearch {
+    fn search(kind: TextQueryKind, due: usize) -> TextQuery {
+        TextQuery {
             kind,
             words: vec!["red".into(), "shoes".into()],
             due,
@@ -269,47 +271,54 @@ mod tests {
     #[test]
     fn each_language_is_asked_for_the_same() {
         for (kind, operator, sql) in [
-            (SearchKind::Both, r#""matchCriteria": "all""#, "red & shoes"),
             (
-                SearchKind::Either,
+                TextQueryKind::Both,
+                r#""matchCriteria": "all""#,
+                "red & shoes",
+            ),
+            (
+                TextQueryKind::Either,
                 r#""text": {"query": "red shoes""#,
                 "red | shoes",
             ),
             (
-                SearchKind::Phrase,
+                TextQueryKind::Phrase,
                 r#""phrase": {"query": "red shoes""#,
                 "red <-> shoes",
             ),
         ] {
-            let Order::Command(body) = question(Language::Commands, TEXTS, &search(kind, 1)) else {
+            let Instruction::Command(body) =
+                question(QueryLanguage::Commands, TEXTS, &search(kind, 1))
+            else {
                 panic!("a command");
             };
             let body = body.as_doc().to_string();
             assert!(body.contains(operator), "{body}");
-            let Order::Sql(text) = question(Language::Sql, TEXTS, &search(kind, 1)) else {
+            let Instruction::Sql(text) = question(QueryLanguage::Sql, TEXTS, &search(kind, 1))
+            else {
                 panic!("SQL");
             };
             assert!(text.contains(sql) && text.ends_with("LIMIT 10"), "{text}");
         }
-        assert_eq!(search_index(Language::Sql, TEXTS).len(), 3);
-        assert_eq!(search_index(Language::Commands, TEXTS).len(), 1);
+        assert_eq!(search_index(QueryLanguage::Sql, TEXTS).len(), 3);
+        assert_eq!(search_index(QueryLanguage::Commands, TEXTS).len(), 1);
     }
 
     #[test]
     fn answers_must_have_the_words_and_be_whole() {
         let rows = |texts: &[&str]| {
-            let mut rows = Cells::default();
+            let mut rows = ByteStrings::default();
             for text in texts {
                 rows.push(b"7");
                 rows.push(text.as_bytes());
             }
             rows
         };
-        let both = search(SearchKind::Both, 2);
+        let both = search(TextQueryKind::Both, 2);
         judge(&both, &rows(&["shoes are Red", "red shoes"])).unwrap();
         assert!(judge(&both, &rows(&["red shoes"])).is_err());
         assert!(judge(&both, &rows(&["red shoes", "red boots"])).is_err());
         assert!(judge(&both, &rows(&["red shoes"; 11])).is_err());
-        judge(&search(SearchKind::Either, 1), &rows(&["red boots"])).unwrap();
+        judge(&search(TextQueryKind::Either, 1), &rows(&["red boots"])).unwrap();
     }
 }

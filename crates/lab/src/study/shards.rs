@@ -7,16 +7,16 @@
 //! with one line. Shares of the mixed scenarios other than 65% are not published: we take 10/90, 65/35 and 90/10.
 
 use super::moves;
-use crate::connection::{Address, Connection};
+use crate::connection::{MongoAddress, MongoConnection};
 use crate::fault::{Fault, Result};
 use crate::fleet::{catch_interrupts, interrupted};
 use crate::output::{Journal, Output, Page};
 use crate::progress::{course, say, step};
 use crate::repeat::{Repeat, turns};
-use crate::report::{Check, Draft, Shard, TargetInfo, sizes_of};
+use crate::report::{CheckedFigure, Draft, ShardPart, TargetInfo, sizes_of};
 use crate::targets;
 use crate::targets::local::{Means, Started, Up};
-use crate::terms::{Durability, count, duration, positive};
+use crate::terms::{WriteDurability, count, duration, positive};
 use crate::ycsb::session::StepPlan;
 use crate::ycsb::{Properties, Session, Spec};
 use bson::{Val, doc};
@@ -44,7 +44,7 @@ pub struct Args {
     pub duration: Duration,
     /// What a write waits for.
     #[arg(long, value_enum, default_value = "w1")]
-    pub durability: Durability,
+    pub durability: WriteDurability,
     #[command(flatten)]
     pub repeat: Repeat,
     #[command(flatten)]
@@ -180,7 +180,7 @@ impl Setup {
         let mut session = session;
         match parts {
             0 if shards > 1 => {
-                let mut router = Address::parse(&url)?.connect()?;
+                let mut router = MongoAddress::parse(&url)?.connect()?;
                 name_cluster(&mut session.info, &mut router);
             }
             0 => {}
@@ -291,17 +291,20 @@ fn search(args: &Args, session: &mut Session, draft: &mut Draft) -> Result<usize
             best = (n, rate);
         }
         let name = format!("trial with {n} connection(s)");
-        draft.report.checks.push(Check::figure(&name, rate, "/s"));
+        draft
+            .report
+            .checks
+            .push(CheckedFigure::figure(&name, rate, "/s"));
     }
     draft
         .report
         .checks
-        .push(Check::figure(FOUND, best.0 as f64, ""));
+        .push(CheckedFigure::figure(FOUND, best.0 as f64, ""));
     Ok(best.0)
 }
 
 /// What each shard holds in the end: of processes side by side, or as a router says.
-fn shards_of(session: &Session, n: u64, url: &str, db: &str) -> Result<Vec<Shard>> {
+fn shards_of(session: &Session, n: u64, url: &str, db: &str) -> Result<Vec<ShardPart>> {
     let parts = session.target.parts();
     if parts.is_empty() && n > 1 {
         return statistics(url, db, "microshard", n);
@@ -309,7 +312,7 @@ fn shards_of(session: &Session, n: u64, url: &str, db: &str) -> Result<Vec<Shard
     let mut all = Vec::new();
     for (i, part) in parts.iter().enumerate() {
         let sizes = part.sizes(session.table(), 0.0)?;
-        all.push(Shard {
+        all.push(ShardPart {
             of: n,
             name: format!("process {}", i + 1),
             documents: sizes.documents,
@@ -325,11 +328,11 @@ fn shards_of(session: &Session, n: u64, url: &str, db: &str) -> Result<Vec<Shard
 
 /// Whether a router of a cluster answers there.
 pub fn is_router(url: &str) -> Result<bool> {
-    Ok(url.starts_with("mongodb") && Address::parse(url)?.connect()?.is_router())
+    Ok(url.starts_with("mongodb") && MongoAddress::parse(url)?.connect()?.is_router())
 }
 
 /// Makes a router's description one of the cluster behind it: product and version are those of one process too.
-pub fn name_cluster(info: &mut TargetInfo, router: &mut Connection) {
+pub fn name_cluster(info: &mut TargetInfo, router: &mut MongoConnection) {
     let listed = router.try_command("admin", doc! {"listShards": 1}.as_doc());
     let shards = listed.ok().and_then(|l| {
         let all = l.get("shards")?.as_array()?;
@@ -343,7 +346,7 @@ pub fn name_cluster(info: &mut TargetInfo, router: &mut Connection) {
 }
 
 /// A sentence where the documents do not lie evenly: then it is not the number of shards that was measured.
-pub fn uneven(shards: &[Shard]) -> Option<String> {
+pub fn uneven(shards: &[ShardPart]) -> Option<String> {
     let all: u64 = shards.iter().map(|s| s.documents).sum();
     let most = shards.iter().max_by_key(|s| s.documents)?;
     let is_uneven = all > 0 && most.documents * shards.len() as u64 * 2 > all * 3;
@@ -358,8 +361,8 @@ pub fn uneven(shards: &[Shard]) -> Option<String> {
 }
 
 /// What `collStats` says of each shard, with the chunks that the configuration gives it.
-pub fn statistics(url: &str, db: &str, collection: &str, setup: u64) -> Result<Vec<Shard>> {
-    let mut c = Address::parse(url)?.connect()?;
+pub fn statistics(url: &str, db: &str, collection: &str, setup: u64) -> Result<Vec<ShardPart>> {
+    let mut c = MongoAddress::parse(url)?.connect()?;
     let stats = c.command(db, doc! {"collStats": collection}.as_doc())?;
     let chunks = moves::chunks_of(&mut c, &format!("{db}.{collection}"))?;
     let shards = stats.get("shards").and_then(Val::as_doc);
@@ -369,7 +372,7 @@ pub fn statistics(url: &str, db: &str, collection: &str, setup: u64) -> Result<V
             let d = e.val.as_doc()?;
             let number =
                 |name: &str| d.get(name).and_then(Val::to_f64).unwrap_or(0.0).max(0.0) as u64;
-            Some(Shard {
+            Some(ShardPart {
                 of: setup,
                 name: e.name.to_string(),
                 documents: number("count"),
@@ -393,11 +396,11 @@ mod tests {
 
     #[test]
     fn documents_on_one_shard_are_told_of() {
-        let with = |documents: &[u64]| -> Vec<Shard> {
-            let shard = |n: &u64| Shard {
+        let with = |documents: &[u64]| -> Vec<ShardPart> {
+            let shard = |n: &u64| ShardPart {
                 name: format!("s{n}"),
                 documents: *n,
-                ..Shard::default()
+                ..ShardPart::default()
             };
             documents.iter().map(shard).collect()
         };

@@ -3,17 +3,17 @@
 
 use crate::fault::{Fault, Result};
 use crate::fleet::{Fleet, interrupted};
-use crate::lane::{Issued, Workload};
+use crate::lane::{Issued, Judged, Numbered, Workload};
 use crate::output::{Journal, Page};
-use crate::process::{Counters, allowed_cores, cpu_time_of};
+use crate::process::{ProcessCounters, allowed_cores, cpu_time_of};
 use crate::progress::{self, Goal, Progress, say};
 use crate::queries::How;
 use crate::repeat::turns;
-use crate::report::{Draft, Step, TargetInfo};
+use crate::report::{Draft, MeasuredStep, TargetInfo};
 use crate::spoken::Spoken;
 use crate::targets::local::{Means, Started, Up, given_or_own};
-use crate::targets::{Cells, Dialect, Language, Order, Table, Target};
-use crate::terms::{Durability, positive};
+use crate::targets::{ByteStrings, Dialect, Instruction, QueryLanguage, Table, TargetDatabase};
+use crate::terms::{WriteDurability, positive};
 use bson::{array, doc};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -93,7 +93,7 @@ impl Study {
     }
 
     /// Fills each side and builds its index. One that has nothing to search with is left out, and the result says so.
-    pub fn prepare(&mut self, mut build: impl FnMut(&Side) -> Result<Step>) -> Result<()> {
+    pub fn prepare(&mut self, mut build: impl FnMut(&Side) -> Result<MeasuredStep>) -> Result<()> {
         self.draft.begin(0);
         let all = std::mem::take(&mut self.sides);
         for side in all {
@@ -122,7 +122,7 @@ impl Study {
     pub fn measure(
         &mut self,
         names: &[&str],
-        mut step: impl FnMut(&Side, (usize, usize), &mut Draft) -> Result<Step>,
+        mut step: impl FnMut(&Side, (usize, usize), &mut Draft) -> Result<MeasuredStep>,
     ) -> Result<()> {
         for (repeat, name) in (0..self.repeats).flat_map(|r| (0..names.len()).map(move |n| (r, n)))
         {
@@ -201,13 +201,7 @@ impl Spoken for Inserter {
         Some(Issued::plain(units, 0))
     }
 
-    fn judge(
-        &mut self,
-        issued: &Issued,
-        message: &[u8],
-        id: i32,
-        _: &mut Vec<u8>,
-    ) -> Result<Option<Issued>> {
+    fn judge(&mut self, issued: &Issued, (message, id): Numbered<'_>, _: &mut Vec<u8>) -> Judged {
         match self.dialect.answer(message, id)?.affected {
             n if n == u64::from(issued.units) => Ok(None),
             n => Err(Fault::Check(format!(
@@ -219,7 +213,7 @@ impl Spoken for Inserter {
 }
 
 /// Judges the rows of the answer to the request of that number.
-pub type Judge = dyn Fn(usize, &Cells) -> Result<()> + Send + Sync;
+pub type Judge = dyn Fn(usize, &ByteStrings) -> Result<()> + Send + Sync;
 
 /// Requests that are sent again and again.
 pub struct Questions {
@@ -231,7 +225,7 @@ struct Client {
     questions: Arc<Questions>,
     dialect: Box<dyn Dialect>,
     next: usize,
-    rows: Cells,
+    rows: ByteStrings,
 }
 
 impl Spoken for Client {
@@ -250,13 +244,7 @@ impl Spoken for Client {
         Some(Issued::plain(1, at as u64))
     }
 
-    fn judge(
-        &mut self,
-        issued: &Issued,
-        message: &[u8],
-        id: i32,
-        _: &mut Vec<u8>,
-    ) -> Result<Option<Issued>> {
+    fn judge(&mut self, issued: &Issued, (message, id): Numbered<'_>, _: &mut Vec<u8>) -> Judged {
         self.dialect.answer(message, id)?;
         self.rows.clear();
         self.dialect.rows(message, id, &mut self.rows)?;
@@ -267,9 +255,9 @@ impl Spoken for Client {
 
 /// A target of the study.
 pub struct Side {
-    pub target: Arc<dyn Target>,
+    pub target: Arc<dyn TargetDatabase>,
     pub info: TargetInfo,
-    pub language: Language,
+    pub language: QueryLanguage,
     pub database: String,
     threads: usize,
     warmup: Duration,
@@ -279,14 +267,14 @@ pub struct Side {
 
 impl Side {
     /// Of a target that keeps each field by itself.
-    fn new(target: Arc<dyn Target>, how: &How, draft: &mut Draft) -> Result<Side> {
+    fn new(target: Arc<dyn TargetDatabase>, how: &How, draft: &mut Draft) -> Result<Side> {
         let mut info = target.info()?;
         draft.tell_apart(&mut info);
         let database = target.database().unwrap_or_else(|| how.database.clone());
         let language = target
-            .dialect(&table(&database, "", &[]), Durability::W1)?
+            .dialect(&table(&database, "", &[]), WriteDurability::W1)?
             .language();
-        if language == Language::MySql || info.product.ends_with("JSONB") {
+        if language == QueryLanguage::MySql || info.product.ends_with("JSONB") {
             let why =
                 "this study is for MongoDB's protocol, and for PostgreSQL with layout=columns";
             return Err(Fault::Usage(format!("{}: {why}", info.url)));
@@ -317,13 +305,13 @@ impl Side {
         table(&self.database, name, fields)
     }
 
-    pub fn obey(&self, order: &Order) -> Result<u64> {
+    pub fn obey(&self, order: &Instruction) -> Result<u64> {
         self.target.obey(&self.database, order)
     }
 
     /// The message of an order that is a question.
-    pub fn request(&self, table: &Arc<Table>, order: &Order) -> Result<Vec<u8>> {
-        let dialect = self.target.dialect(table, Durability::W1)?;
+    pub fn request(&self, table: &Arc<Table>, order: &Instruction) -> Result<Vec<u8>> {
+        let dialect = self.target.dialect(table, WriteDurability::W1)?;
         Ok(order.request(&*dialect, &self.database))
     }
 
@@ -334,9 +322,9 @@ impl Side {
         make: impl Fn(Box<dyn Dialect>, usize) -> W,
     ) -> Result<(Fleet<W>, usize)> {
         let threads = self.threads.clamp(1, connections);
-        let control = self.target.dialect(table, Durability::W1)?;
+        let control = self.target.dialect(table, WriteDurability::W1)?;
         let fleet = Fleet::through(&*control, connections, threads, |i, _| {
-            Ok(make(self.target.dialect(table, Durability::W1)?, i))
+            Ok(make(self.target.dialect(table, WriteDurability::W1)?, i))
         })?;
         Ok((fleet, threads))
     }
@@ -358,7 +346,12 @@ impl Side {
     }
 
     /// Has an index built of so many rows, and waits until it is `ready` and the server has nothing to do any more.
-    pub fn build(&self, make: &[Order], ready: &Order, rows: u64) -> Result<Step> {
+    pub fn build(
+        &self,
+        make: &[Instruction],
+        ready: &Instruction,
+        rows: u64,
+    ) -> Result<MeasuredStep> {
         say(
             self.quiet,
             format_args!("{}: index build", self.info.label()),
@@ -380,7 +373,7 @@ impl Side {
         let spent = before
             .zip(cpu_time_of(&pids))
             .map(|(b, a)| a.saturating_sub(b));
-        Ok(Step {
+        Ok(MeasuredStep {
             name: BUILD.into(),
             target: Some(self.info.label()),
             connections: 1,
@@ -390,7 +383,7 @@ impl Side {
             per_second: rows as f64 / took.as_secs_f64().max(1e-9),
             server_cpu_us: spent.map(|s| s.as_secs_f64() * 1e6 / rows.max(1) as f64),
             interrupted: interrupted(),
-            ..Step::default()
+            ..MeasuredStep::default()
         })
     }
 
@@ -400,14 +393,14 @@ impl Side {
         name: &str,
         connections: usize,
         (table, questions): (&Arc<Table>, Questions),
-    ) -> Result<Step> {
+    ) -> Result<MeasuredStep> {
         let questions = Arc::new(questions);
         let make = |dialect, lane: usize| Client {
             questions: Arc::clone(&questions),
             dialect,
             // Lanes begin in different places.
             next: lane * questions.requests.len() / self.threads.max(1),
-            rows: Cells::default(),
+            rows: ByteStrings::default(),
         };
         let fleet = self.fleet(table, connections, make)?;
         self.measure(name, connections, fleet, self.warmup)
@@ -419,7 +412,7 @@ impl Side {
         name: &str,
         connections: usize,
         (table, write): (&Arc<Table>, &Arc<Write>),
-    ) -> Result<Step> {
+    ) -> Result<MeasuredStep> {
         let fleet = self.inserters(table, connections, Rows::new(write, u64::MAX, 1))?;
         self.measure(name, connections, fleet, Duration::ZERO)
     }
@@ -443,7 +436,7 @@ impl Side {
         connections: usize,
         (mut fleet, threads): (Fleet<W>, usize),
         warmup: Duration,
-    ) -> Result<Step> {
+    ) -> Result<MeasuredStep> {
         let at = |f: Fault| f.at(&self.info.url);
         let title = format!("{}: {name}, {connections} connection(s)", self.info.label());
         say(self.quiet, &title);
@@ -454,28 +447,28 @@ impl Side {
         let progress = Progress::new(title, Goal::Time(limit), self.info.pids(), self.quiet);
         let done = fleet.watched(Some(limit), progress, &mut |_| {});
         let (outcome, spent) = done.map_err(at)?;
-        let mut step = Step::new(name, connections, threads, &outcome, spent);
+        let mut step = MeasuredStep::new(name, connections, threads, &outcome, spent);
         step.target = Some(self.info.label());
         Ok(step)
     }
 }
 
 /// An order whose answer has a record once the index answers. PostgreSQL acknowledges an index only then.
-pub fn is_ready(language: Language, table: &str, index: &str) -> Order {
-    if language != Language::Commands {
-        return Order::Sql("SELECT 1".into());
+pub fn is_ready(language: QueryLanguage, table: &str, index: &str) -> Instruction {
+    if language != QueryLanguage::Commands {
+        return Instruction::Sql("SELECT 1".into());
     }
     let named = doc! {"$listSearchIndexes": doc! {"name": index}};
     let ready = doc! {"$match": doc! {"queryable": true, "status": "READY"}};
     let pipeline = array![named, ready];
-    Order::Command(doc! {"aggregate": table, "pipeline": pipeline, "cursor": doc! {}})
+    Instruction::Command(doc! {"aggregate": table, "pipeline": pipeline, "cursor": doc! {}})
 }
 
 fn table(database: &str, name: &str, fields: &[&str]) -> Arc<Table> {
     Arc::new(Table {
         database: database.into(),
         name: name.into(),
-        key: crate::targets::Key::Primary,
+        key: crate::targets::KeyRole::Primary,
         key_name: "id".into(),
         fields: fields.iter().map(|f| (*f).to_string()).collect(),
         text: true,
@@ -486,7 +479,7 @@ fn table(database: &str, name: &str, fields: &[&str]) -> Arc<Table> {
 /// Waits until the processes want hardly any CPU; gives how long that took since `began`, without the look that found them
 /// quiet. On a busy machine they may have little although they want more. Those of another machine are not waited for.
 fn settled(pids: &[u32], began: Instant) -> Duration {
-    let wanted = || Counters::of(pids).map(|c| c.ran_ns + c.waited_ns);
+    let wanted = || ProcessCounters::of(pids).map(|c| c.ran_ns + c.waited_ns);
     loop {
         let at = began.elapsed();
         let Some(before) = wanted().filter(|_| !interrupted()) else {

@@ -6,21 +6,21 @@
 use super::dataset::{
     DOCUMENT_BYTES, Dataset, Dates, INDEXES, Ids, PER_NUMBER, PER_RANGE, Payload,
 };
-use super::operation::{Operation, OperationPlace, Work};
+use super::operation::{OperationPlace, StudyOperation, Work};
 use super::{moves, shards};
-use crate::connection::{Address, Connection};
+use crate::connection::{MongoAddress, MongoConnection};
 use crate::fault::{Fault, Result};
 use crate::fleet::{Fleet, catch_interrupts, interrupted};
 use crate::output::{Journal, Output, Page};
 use crate::process;
 use crate::progress::{self, Goal, Progress, say};
 use crate::repeat::{Repeat, turns};
-use crate::report::{Draft, Shard, Sizes, Step, TargetInfo};
+use crate::report::{CollectionSizes, Draft, MeasuredStep, ShardPart, TargetInfo};
 use crate::targets::Activity;
 use crate::targets::local::{Launch, Started};
 use crate::targets::mongodb::MongoDb;
-use crate::terms::{Durability, count, duration, pause};
-use crate::ycsb::sequence::Sequence;
+use crate::terms::{WriteDurability, count, duration, pause};
+use crate::ycsb::sequence::KeySequence;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -83,21 +83,29 @@ pub struct Args {
 /// Chunks of each shard that a sharded collection has before its documents come.
 const CHUNKS: u64 = 8;
 
-const INSERTS: [(&str, &str, Durability); 3] = [
-    ("1", "test 1: insert, unacknowledged", Durability::Unack),
-    ("3", "test 3: safe insert, w:1", Durability::W1),
-    ("3j", "test 3: safe insert, j:true", Durability::Journaled),
+const INSERTS: [(&str, &str, WriteDurability); 3] = [
+    (
+        "1",
+        "test 1: insert, unacknowledged",
+        WriteDurability::Unack,
+    ),
+    ("3", "test 3: safe insert, w:1", WriteDurability::W1),
+    (
+        "3j",
+        "test 3: safe insert, j:true",
+        WriteDurability::Journaled,
+    ),
 ];
 /// Test 2, which also loads what the read tests read.
-const BATCHES: Operation = Operation::Insert {
-    durability: Durability::W1,
+const BATCHES: StudyOperation = StudyOperation::Insert {
+    durability: WriteDurability::W1,
     batch: 1000,
 };
-const READS: [(&str, Operation); 4] = [
-    ("4", Operation::OneNumber),
-    ("5", Operation::TwoNumbers),
-    ("6", Operation::SortedRange),
-    ("7", Operation::First),
+const READS: [(&str, StudyOperation); 4] = [
+    ("4", StudyOperation::OneNumber),
+    ("5", StudyOperation::TwoNumbers),
+    ("6", StudyOperation::SortedRange),
+    ("7", StudyOperation::First),
 ];
 const ALL: [&str; 8] = ["1", "2", "3", "3j", "4", "5", "6", "7"];
 
@@ -182,15 +190,15 @@ struct Single {
 
 /// One of the targets.
 struct Side {
-    address: Address,
-    control: Connection,
+    address: MongoAddress,
+    control: MongoConnection,
     info: TargetInfo,
     sharded: bool,
 }
 
 impl Side {
     fn open((url, sharded): &Found) -> Result<Side> {
-        let address = Address::parse(url)?;
+        let address = MongoAddress::parse(url)?;
         let mut control = address.connect()?;
         if *sharded && !control.is_router() {
             return Err(Fault::Usage(format!(
@@ -273,7 +281,7 @@ impl Single {
         self.draft.has(&self.key(title))
     }
 
-    fn push(&mut self, mut step: Step) {
+    fn push(&mut self, mut step: MeasuredStep) {
         let key = self.key(&step.name);
         if self.sides.len() > 1 {
             step.target = Some(self.sides[self.turn].info.label());
@@ -332,7 +340,7 @@ impl Single {
         if side.sharded {
             let shards = shards::statistics(&self.url(), &self.args.database, "single", 0)?;
             let of = shards.len() as u64;
-            let all: Vec<Shard> = shards.into_iter().map(|s| Shard { of, ..s }).collect();
+            let all: Vec<ShardPart> = shards.into_iter().map(|s| ShardPart { of, ..s }).collect();
             if let Some(uneven) = shards::uneven(&all) {
                 self.draft.note(uneven);
             }
@@ -355,7 +363,7 @@ impl Single {
             collection: collection.into(),
             data: Arc::clone(&self.data),
             loaded: 0,
-            inserts: Arc::new(Sequence::new(0)),
+            inserts: Arc::new(KeySequence::new(0)),
             insert_end: self.data.records,
             verify: true,
         }
@@ -410,10 +418,10 @@ impl Single {
     }
 
     /// Inserts from one connection into a collection of its own, and counts in the end.
-    fn insert_test(&mut self, test: &str, title: &str, durability: Durability) -> Result<()> {
+    fn insert_test(&mut self, test: &str, title: &str, durability: WriteDurability) -> Result<()> {
         let collection = format!("insert{test}");
         let place = self.fresh(&collection)?;
-        let operation = Operation::Insert {
+        let operation = StudyOperation::Insert {
             durability,
             batch: 1,
         };
@@ -443,13 +451,13 @@ impl Single {
     }
 
     /// The read tests that are to be done on so many documents.
-    fn reads_of(&self, documents: u64) -> Vec<(String, Operation)> {
+    fn reads_of(&self, documents: u64) -> Vec<(String, StudyOperation)> {
         let wanted = READS.into_iter().filter(|(test, _)| self.wants(test));
         let named = wanted.map(|(test, operation)| {
             let what = match operation {
-                Operation::OneNumber => "one number, 10 documents",
-                Operation::TwoNumbers => "two numbers, two fields",
-                Operation::SortedRange => "range, by date, skip 100",
+                StudyOperation::OneNumber => "one number, 10 documents",
+                StudyOperation::TwoNumbers => "two numbers, two fields",
+                StudyOperation::SortedRange => "range, by date, skip 100",
                 _ => "first 100 documents",
             };
             let title = format!("test {test}: {what}");
@@ -510,7 +518,7 @@ impl Single {
     fn grow(&mut self, here: &mut OperationPlace, title: &str, end: u64) -> Result<()> {
         here.insert_end = end;
         // The last step's batch may have taken numbers past its end.
-        here.inserts = Arc::new(Sequence::new(here.loaded));
+        here.inserts = Arc::new(KeySequence::new(here.loaded));
         let measured = self.measure(title, here, BATCHES, 1, None)?;
         self.push(measured);
         if !interrupted() {
@@ -524,12 +532,12 @@ impl Single {
         &mut self,
         title: &str,
         place: &OperationPlace,
-        operation: Operation,
+        operation: StudyOperation,
         connections: usize,
         limit: Option<Duration>,
-    ) -> Result<Step> {
+    ) -> Result<MeasuredStep> {
         progress::step(1.0);
-        let inserting = matches!(operation, Operation::Insert { .. });
+        let inserting = matches!(operation, StudyOperation::Insert { .. });
         let threads = process::allowed_cores().len().min(connections);
         let goal = match limit {
             Some(t) if !inserting => Goal::Time(t),
@@ -549,12 +557,12 @@ impl Single {
             }
         })?;
         let (sizes, activity) = watch.end(inserting)?;
-        let mut step = Step::new(title, connections, threads, &outcome, spent);
+        let mut step = MeasuredStep::new(title, connections, threads, &outcome, spent);
         step.durability = operation.durability().map(|d| d.name().to_string());
         step.sizes = sizes;
         step.activity = activity.0;
         step.bytes_per_operation = Some(operation.bytes());
-        if let Operation::Insert { batch, .. } = operation {
+        if let StudyOperation::Insert { batch, .. } = operation {
             step.planned = limit.map(|_| place.insert_end - place.loaded);
             step.batch = (batch > 1).then_some(batch);
         }
@@ -578,7 +586,7 @@ struct Sizing<'a> {
     start: Instant,
     next: Duration,
     activity: Activity,
-    sizes: Result<Vec<Sizes>>,
+    sizes: Result<Vec<CollectionSizes>>,
 }
 
 impl<'a> Sizing<'a> {
@@ -610,15 +618,15 @@ impl<'a> Sizing<'a> {
         }
     }
 
-    fn now(&mut self) -> Result<Sizes> {
+    fn now(&mut self) -> Result<CollectionSizes> {
         let (place, at) = (self.place, self.start.elapsed().as_secs_f64());
-        let mut s = Sizes::of(&mut self.side.control, &place.db, &place.collection, at)?;
+        let mut s = CollectionSizes::of(&mut self.side.control, &place.db, &place.collection, at)?;
         s.server_resident_bytes = self.side.info.memory_bytes();
         s.server_disk_bytes = self.side.info.disk_bytes();
         Ok(s)
     }
 
-    fn end(mut self, inserting: bool) -> Result<(Vec<Sizes>, Activity)> {
+    fn end(mut self, inserting: bool) -> Result<(Vec<CollectionSizes>, Activity)> {
         let mut sizes = std::mem::replace(&mut self.sizes, Ok(Vec::new()))?;
         if inserting {
             let last = self.now()?;

@@ -12,7 +12,7 @@ use crate::repeat::{Repeat, turns};
 use crate::report::Draft;
 use crate::targets;
 use crate::targets::local::Launch;
-use crate::terms::{Durability, count, duration, pause, positive};
+use crate::terms::{WriteDurability, count, duration, pause, positive};
 use crate::ycsb::session::StepPlan;
 use crate::ycsb::{Session, Spec, scenario};
 use std::time::Duration;
@@ -53,7 +53,7 @@ pub struct Args {
     pub warmup: Duration,
     /// What a write waits for.
     #[arg(long, value_enum, default_value = "w1")]
-    pub durability: Durability,
+    pub durability: WriteDurability,
     /// Threads of the load client (default: one a core).
     #[arg(long, default_value_t = 0)]
     pub client_threads: usize,

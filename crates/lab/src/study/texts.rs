@@ -25,47 +25,47 @@ pub const PAGE: usize = 10;
 
 /// What a search asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SearchKind {
+pub enum TextQueryKind {
     Word,
     Both,
     Either,
     Phrase,
 }
 
-impl SearchKind {
-    pub const ALL: [SearchKind; 4] = [
-        SearchKind::Word,
-        SearchKind::Both,
-        SearchKind::Either,
-        SearchKind::Phrase,
+impl TextQueryKind {
+    pub const ALL: [TextQueryKind; 4] = [
+        TextQueryKind::Word,
+        TextQueryKind::Both,
+        TextQueryKind::Either,
+        TextQueryKind::Phrase,
     ];
 
     pub fn name(self) -> &'static str {
         match self {
-            SearchKind::Word => "search for a word",
-            SearchKind::Both => "search for both of two words",
-            SearchKind::Either => "search for either of two words",
-            SearchKind::Phrase => "search for a phrase",
+            TextQueryKind::Word => "search for a word",
+            TextQueryKind::Both => "search for both of two words",
+            TextQueryKind::Either => "search for either of two words",
+            TextQueryKind::Phrase => "search for a phrase",
         }
     }
 }
 
 #[derive(Clone, Debug)]
-pub struct TextSearch {
-    pub kind: SearchKind,
+pub struct TextQuery {
+    pub kind: TextQueryKind,
     pub words: Vec<String>,
     /// How many results there must be: those of a page, or all.
     pub due: usize,
 }
 
-impl TextSearch {
+impl TextQuery {
     /// Whether a text has what is searched for; of a phrase its words only, as it may be written in several ways.
     pub fn is_in(&self, text: &str) -> bool {
         let text = text.to_lowercase();
         let mut words = self.words.iter();
         match self.kind {
-            SearchKind::Either => words.any(|w| text.contains(w.as_str())),
-            SearchKind::Word | SearchKind::Both | SearchKind::Phrase => {
+            TextQueryKind::Either => words.any(|w| text.contains(w.as_str())),
+            TextQueryKind::Word | TextQueryKind::Both | TextQueryKind::Phrase => {
                 words.all(|w| text.contains(w.as_str()))
             }
         }
@@ -76,9 +76,9 @@ impl TextSearch {
         let all: Vec<&str> = text.split(' ').collect();
         let mut words = self.words.iter().map(String::as_str);
         match self.kind {
-            SearchKind::Either => words.any(|w| all.contains(&w)),
-            SearchKind::Word | SearchKind::Both => words.all(|w| all.contains(&w)),
-            SearchKind::Phrase => all
+            TextQueryKind::Either => words.any(|w| all.contains(&w)),
+            TextQueryKind::Word | TextQueryKind::Both => words.all(|w| all.contains(&w)),
+            TextQueryKind::Phrase => all
                 .windows(2)
                 .any(|pair| words.clone().eq(pair.iter().copied())),
         }
@@ -154,17 +154,17 @@ fn frequencies(texts: &[String]) -> HashMap<&str, u32> {
 }
 
 /// So many searches of each kind, drawn of words that are in the texts and are not in too many of them.
-pub fn searches(texts: &[String], each: usize, seed: u64) -> Result<Vec<TextSearch>> {
+pub fn searches(texts: &[String], each: usize, seed: u64) -> Result<Vec<TextQuery>> {
     let (of, mut rng) = (frequencies(texts), Rng::new(seed));
     let most = (texts.len() / COMMON).max(1) as u32;
     let mut all = Vec::new();
-    for kind in SearchKind::ALL {
+    for kind in TextQueryKind::ALL {
         for _ in 0..each {
             let drawn = (0..MOST_DRAWS).find_map(|_| drawn(kind, texts, &of, most, &mut rng));
             let none = || Fault::Usage(format!("the texts have nothing for a {}", kind.name()));
             let words = drawn.ok_or_else(none)?;
             let words = words.into_iter().map(String::from).collect();
-            all.push(TextSearch {
+            all.push(TextQuery {
                 kind,
                 words,
                 due: 0,
@@ -177,7 +177,7 @@ pub fn searches(texts: &[String], each: usize, seed: u64) -> Result<Vec<TextSear
 
 /// Words for a search, if the texts that are drawn have some.
 fn drawn<'t>(
-    kind: SearchKind,
+    kind: TextQueryKind,
     texts: &'t [String],
     of: &HashMap<&str, u32>,
     most: u32,
@@ -191,10 +191,10 @@ fn drawn<'t>(
     };
     let text = any_text(rng);
     let words = match kind {
-        SearchKind::Word => vec![any_word(text, rng)?],
-        SearchKind::Both => vec![any_word(text, rng)?, any_word(text, rng)?],
-        SearchKind::Either => vec![any_word(text, rng)?, any_word(any_text(rng), rng)?],
-        SearchKind::Phrase => {
+        TextQueryKind::Word => vec![any_word(text, rng)?],
+        TextQueryKind::Both => vec![any_word(text, rng)?, any_word(text, rng)?],
+        TextQueryKind::Either => vec![any_word(text, rng)?, any_word(any_text(rng), rng)?],
+        TextQueryKind::Phrase => {
             let all: Vec<&str> = text.split(' ').collect();
             let pairs: Vec<&[&str]> = all
                 .windows(2)
@@ -208,7 +208,7 @@ fn drawn<'t>(
 }
 
 /// Counts what each search has to find, up to a page.
-fn count_due(texts: &[String], all: &mut [TextSearch]) {
+fn count_due(texts: &[String], all: &mut [TextQuery]) {
     let mut places: HashMap<&str, Vec<u32>> = HashMap::new();
     let words: Vec<String> = all.iter().flat_map(|s| s.words.clone()).collect();
     for word in &words {
@@ -226,7 +226,7 @@ fn count_due(texts: &[String], all: &mut [TextSearch]) {
         lists.sort_by_key(|l| l.len());
         // Either word may be in a text, or all: then the rarer one leads to them.
         let mut found: Vec<u32> = match search.kind {
-            SearchKind::Either => lists
+            TextQueryKind::Either => lists
                 .iter()
                 .flat_map(|l| &l[..l.len().min(PAGE)])
                 .copied()
@@ -278,19 +278,19 @@ mod tests {
     fn what_a_search_finds_is_known() {
         let texts = made(3000, 1);
         let all = searches(&texts, 30, 5).unwrap();
-        assert_eq!(all.len(), 30 * SearchKind::ALL.len());
+        assert_eq!(all.len(), 30 * TextQueryKind::ALL.len());
         for s in &all {
             let found = texts.iter().filter(|t| s.is_plainly_in(t)).count();
             assert_eq!(s.due, found.min(PAGE), "{s:?}");
             assert!(s.due > 0 && texts.iter().all(|t| !s.is_plainly_in(t) || s.is_in(t)));
             assert_eq!(
                 s.words.len(),
-                if s.kind == SearchKind::Word { 1 } else { 2 }
+                if s.kind == TextQueryKind::Word { 1 } else { 2 }
             );
         }
         // No word of more than a twentieth of the texts.
-        let frequent = all.iter().filter(|s| s.kind == SearchKind::Word);
-        let most = |s: &TextSearch| texts.iter().filter(|t| s.is_plainly_in(t)).count();
+        let frequent = all.iter().filter(|s| s.kind == TextQueryKind::Word);
+        let most = |s: &TextQuery| texts.iter().filter(|t| s.is_plainly_in(t)).count();
         assert!(frequent.map(most).max().unwrap() <= 150);
         assert!(searches(&["no".to_string()], 1, 1).is_err());
     }
@@ -306,8 +306,8 @@ mod tests {
         .unwrap();
         let texts = read(&path, 2).unwrap();
         assert_eq!(texts, ["A small Tool, for text", "find small tool things"]);
-        let phrase = |words: &str| TextSearch {
-            kind: SearchKind::Phrase,
+        let phrase = |words: &str| TextQuery {
+            kind: TextQueryKind::Phrase,
             words: words.split(' ').map(String::from).collect(),
             due: 0,
         };

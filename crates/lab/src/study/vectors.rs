@@ -10,10 +10,10 @@ use super::sides::{Common, Questions, Side, Study, Write, is_ready};
 use crate::fault::{Fault, Result};
 use crate::fleet::catch_interrupts;
 use crate::progress::say;
-use crate::report::{Check, Draft, Step};
+use crate::report::{CheckedFigure, Draft, MeasuredStep};
 use crate::request::InsertHead;
-use crate::targets::{Cells, Language, Order, Table};
-use crate::terms::{Durability, count};
+use crate::targets::{ByteStrings, Instruction, QueryLanguage, Table};
+use crate::terms::{WriteDurability, count};
 use bson::{Value, Writer, array, doc};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -114,7 +114,7 @@ fn searches(
     connections: usize,
     (name, candidates): (&str, u32),
     (recall, draft): (&Arc<Recall>, &mut Draft),
-) -> Result<Step> {
+) -> Result<MeasuredStep> {
     let (table, queries) = (side.table(TABLE, &FIELDS), &recall.both.1);
     let request = |q| {
         let order = question(side.language, queries.row(q), recall.below, candidates);
@@ -129,8 +129,8 @@ fn searches(
     let label = side.info.label();
     let name = format!("{label}, {connections} connection(s): {name}: recall@{PAGE}");
     draft.check(match side.language {
-        Language::Commands => Check::at_least(&name, recall.share(), "", LEAST_RECALL),
-        _ => Check::figure(&name, recall.share(), ""),
+        QueryLanguage::Commands => CheckedFigure::at_least(&name, recall.share(), "", LEAST_RECALL),
+        _ => CheckedFigure::figure(&name, recall.share(), ""),
     });
     Ok(step)
 }
@@ -168,7 +168,7 @@ struct Recall {
 
 impl Recall {
     /// Counts an answer: keys of vectors that the filter lets through, each once.
-    fn count(&self, query: usize, keys: &Cells) -> Result<()> {
+    fn count(&self, query: usize, keys: &ByteStrings) -> Result<()> {
         let (exact, (vectors, queries)) = (self.exact[query], &*self.both);
         let (mut seen, mut right) = (Vec::with_capacity(PAGE), 0);
         for key in keys.iter() {
@@ -214,10 +214,10 @@ fn text(vector: &[f32]) -> String {
 /// Rows of numbered vectors.
 fn write_of(both: &Arc<(Vectors, Vectors)>, table: &Table) -> Arc<Write> {
     let both = Arc::clone(both);
-    let head = InsertHead::new(&table.database, &table.name, Durability::W1);
+    let head = InsertHead::new(&table.database, &table.name, WriteDurability::W1);
     Arc::new(move |dialect, rows, out| {
         let vectors = &both.0;
-        if dialect.language() == Language::Commands {
+        if dialect.language() == QueryLanguage::Commands {
             return head.write(out, |out| {
                 for n in rows {
                     let mut w = Writer::on(std::mem::take(out));
@@ -228,7 +228,7 @@ fn write_of(both: &Arc<(Vectors, Vectors)>, table: &Table) -> Arc<Write> {
                 }
             });
         }
-        let mut cells = Cells::default();
+        let mut cells = ByteStrings::default();
         for n in rows {
             cells.push(n.to_string().as_bytes());
             cells.push(text(vectors.row(n as usize)).as_bytes());
@@ -239,8 +239,8 @@ fn write_of(both: &Arc<(Vectors, Vectors)>, table: &Table) -> Arc<Write> {
 }
 
 /// Gives the columns of a table their types.
-fn columns(language: Language, dimensions: usize) -> Vec<Order> {
-    if language == Language::Commands {
+fn columns(language: QueryLanguage, dimensions: usize) -> Vec<Instruction> {
+    if language == QueryLanguage::Commands {
         return Vec::new();
     }
     let vector = format!("v TYPE vector({dimensions}) USING v::vector({dimensions})");
@@ -250,11 +250,11 @@ fn columns(language: Language, dimensions: usize) -> Vec<Order> {
             "ALTER TABLE {TABLE} ALTER COLUMN {vector}, ALTER COLUMN part TYPE int USING part::int"
         ),
     ];
-    all.map(Order::Sql).to_vec()
+    all.map(Instruction::Sql).to_vec()
 }
 
-fn index(language: Language, dimensions: usize) -> Vec<Order> {
-    if language == Language::Commands {
+fn index(language: QueryLanguage, dimensions: usize) -> Vec<Instruction> {
+    if language == QueryLanguage::Commands {
         let vector = doc! {
             "type": "vector", "path": FIELDS[0], "numDimensions": dimensions as i32, "similarity": "cosine",
         };
@@ -262,7 +262,7 @@ fn index(language: Language, dimensions: usize) -> Vec<Order> {
         let index = doc! {
             "name": INDEX, "type": "vectorSearch", "definition": doc! {"fields": array![vector, filter]},
         };
-        return vec![Order::Command(
+        return vec![Instruction::Command(
             doc! {"createSearchIndexes": TABLE, "indexes": array![index]},
         )];
     }
@@ -273,11 +273,11 @@ fn index(language: Language, dimensions: usize) -> Vec<Order> {
         format!("CREATE INDEX ON {TABLE} (part)"),
         format!("VACUUM ANALYZE {TABLE}"),
     ];
-    all.map(Order::Sql).to_vec()
+    all.map(Instruction::Sql).to_vec()
 }
 
-fn question(language: Language, query: &[f32], below: u64, candidates: u32) -> Order {
-    if language == Language::Commands {
+fn question(language: QueryLanguage, query: &[f32], below: u64, candidates: u32) -> Instruction {
+    if language == QueryLanguage::Commands {
         let mut stage = doc! {
             "index": INDEX, "path": FIELDS[0], "queryVector": Value::binary(VECTOR, &binary(query)),
             "numCandidates": i64::from(candidates), "limit": PAGE as i32,
@@ -292,13 +292,15 @@ fn question(language: Language, query: &[f32], below: u64, candidates: u32) -> O
             doc! {"$vectorSearch": stage},
             doc! {"$project": doc! {"_id": 1}}
         ];
-        return Order::Command(doc! {"aggregate": TABLE, "pipeline": pipeline, "cursor": doc! {}});
+        return Instruction::Command(
+            doc! {"aggregate": TABLE, "pipeline": pipeline, "cursor": doc! {}},
+        );
     }
     let filter = match below < PARTS {
         true => format!("WHERE part < {below} "),
         false => String::new(),
     };
-    Order::Sql(format!(
+    Instruction::Sql(format!(
         "SET hnsw.ef_search = {candidates}; SELECT id FROM {TABLE} {filter}ORDER BY v <=> '{}' LIMIT {PAGE}",
         text(query)
     ))
@@ -312,11 +314,11 @@ mod tests {
     fn each_language_is_asked_for_the_same() {
         let [all, some] = [PARTS, 10].map(|below| {
             let of = |language| question(language, &[0.5, -1.0], below, 70);
-            (of(Language::Commands), of(Language::Sql))
+            (of(QueryLanguage::Commands), of(QueryLanguage::Sql))
         });
-        let body = |order: &Order| match order {
-            Order::Command(body) => body.as_doc().to_string(),
-            Order::Sql(text) => text.clone(),
+        let body = |order: &Instruction| match order {
+            Instruction::Command(body) => body.as_doc().to_string(),
+            Instruction::Sql(text) => text.clone(),
         };
         assert!(body(&all.0).contains("\"numCandidates\": 70") && !body(&all.0).contains("filter"));
         assert!(
@@ -334,8 +336,8 @@ mod tests {
             format!("{sql}WHERE part < 10 ORDER BY v <=> '[0.5,-1]' LIMIT 10")
         );
         assert_eq!(binary(&[1.0]), [0x27, 0, 0, 0, 0x80, 0x3f]);
-        assert!(body(&index(Language::Commands, 3)[0]).contains("\"numDimensions\": 3"));
-        assert!(columns(Language::Commands, 3).is_empty());
+        assert!(body(&index(QueryLanguage::Commands, 3)[0]).contains("\"numDimensions\": 3"));
+        assert!(columns(QueryLanguage::Commands, 3).is_empty());
     }
 
     #[test]
@@ -358,7 +360,7 @@ mod tests {
             due: AtomicU64::new(0),
         };
         let keys = |all: &[usize]| {
-            let mut keys = Cells::default();
+            let mut keys = ByteStrings::default();
             all.iter().for_each(|n| keys.push(n.to_string().as_bytes()));
             keys
         };

@@ -1,4 +1,4 @@
-//! The databases that the laboratory measures. Each is one file that implements [`Target`] (reach it, make a table, count)
+//! The databases that the laboratory measures. Each is one file that implements [`TargetDatabase`] (reach it, make a table, count)
 //! and [`Dialect`] (what its requests and replies look like); `docs/lab.md` adds one as a worked example.
 //!
 //! All databases are driven by the same loop ([`crate::lane`]): one thread polls many sockets, requests are bytes made
@@ -15,17 +15,17 @@ pub mod postgres;
 pub mod split;
 
 use crate::fault::{Fault, Result};
-use crate::report::{Sizes, TargetInfo};
-use crate::terms::Durability;
+use crate::report::{CollectionSizes, TargetInfo};
+use crate::terms::WriteDurability;
 use bson::DocBuf;
 use mark::Owner;
-pub use outgoing::{HostAddress, Stream, Url, without_password};
+pub use outgoing::{Stream, Url, without_password};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// How records are found again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Key {
+pub enum KeyRole {
     /// The key is the primary key (`_id`).
     Primary,
     /// The key is a field like the others: records are not found by it.
@@ -40,7 +40,7 @@ pub struct Table {
     pub database: String,
     /// Empty where there is none of ours, and only the user's own statements are said.
     pub name: String,
-    pub key: Key,
+    pub key: KeyRole,
     /// The key's name where it is not `_id`.
     pub key_name: String,
     pub fields: Vec<String>,
@@ -51,10 +51,10 @@ pub struct Table {
 }
 
 /// A database under measurement.
-pub trait Target: Send + Sync {
+pub trait TargetDatabase: Send + Sync {
     fn url(&self) -> &str;
     /// Sees that the server keeps what a durability promises, before anything is measured.
-    fn ready(&self, _durability: Durability) -> Result<()> {
+    fn ready(&self, _durability: WriteDurability) -> Result<()> {
         Ok(())
     }
     /// Product, version, settings, and its process when it runs on this machine.
@@ -69,9 +69,9 @@ pub trait Target: Send + Sync {
     fn drop_table(&self, table: &Table) -> Result<()>;
     /// Records in the table; none where there is no table.
     fn count(&self, table: &Table) -> Result<u64>;
-    fn sizes(&self, table: &Table, at: f64) -> Result<Sizes>;
+    fn sizes(&self, table: &Table, at: f64) -> Result<CollectionSizes>;
     /// Has a study's own order done, outside of a measurement; gives how many records the answer has.
-    fn obey(&self, _database: &str, _order: &Order) -> Result<u64> {
+    fn obey(&self, _database: &str, _order: &Instruction) -> Result<u64> {
         let shown = self.url();
         Err(Fault::Usage(format!(
             "{shown}: this study is for MongoDB's protocol and PostgreSQL"
@@ -82,30 +82,30 @@ pub trait Target: Send + Sync {
         Vec::new()
     }
     /// The servers behind it, where the client spreads the keys over several.
-    fn parts(&self) -> &[Arc<dyn Target>] {
+    fn parts(&self) -> &[Arc<dyn TargetDatabase>] {
         &[]
     }
     /// What one lane says about one table. `Unack` is refused by databases that know no such thing.
-    fn dialect(&self, table: &Arc<Table>, durability: Durability) -> Result<Box<dyn Dialect>>;
+    fn dialect(&self, table: &Arc<Table>, durability: WriteDurability) -> Result<Box<dyn Dialect>>;
 }
 
 /// What a study has a database do, in its language.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Order {
+pub enum Instruction {
     Command(DocBuf),
     Sql(String),
 }
 
-impl Order {
+impl Instruction {
     /// The request that says it.
     pub fn request(&self, dialect: &dyn Dialect, database: &str) -> Vec<u8> {
         let mut out = Vec::new();
         match self {
-            Order::Command(body) => {
+            Instruction::Command(body) => {
                 let message = crate::request::command(database, body.as_doc());
                 message.write(&mut out, &[]);
             }
-            Order::Sql(text) => dialect.statement(text.as_bytes(), &mut out),
+            Instruction::Sql(text) => dialect.statement(text.as_bytes(), &mut out),
         }
         out
     }
@@ -117,7 +117,7 @@ pub struct Activity(pub BTreeMap<String, Vec<f64>>);
 
 impl Activity {
     /// Once a second costs the server nothing that a figure would show.
-    pub fn look(&mut self, target: &dyn Target, at: f64) {
+    pub fn look(&mut self, target: &dyn TargetDatabase, at: f64) {
         for what in target.activity() {
             self.0.entry(what.into()).or_default().push(at);
         }
@@ -126,14 +126,14 @@ impl Activity {
 
 /// What a whole reply says: how many records it holds, or how many a write touched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Answer {
+pub struct ReplyCounts {
     pub rows: u64,
     pub affected: u64,
 }
 
 /// In what a user's own statement is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Language {
+pub enum QueryLanguage {
     /// Commands of MongoDB's protocol, whole messages.
     Commands,
     Sql,
@@ -141,11 +141,11 @@ pub enum Language {
     MySql,
 }
 
-impl Language {
+impl QueryLanguage {
     pub fn name(self) -> &'static str {
         match self {
-            Language::Commands => "MongoDB's commands",
-            Language::Sql | Language::MySql => "SQL",
+            QueryLanguage::Commands => "MongoDB's commands",
+            QueryLanguage::Sql | QueryLanguage::MySql => "SQL",
         }
     }
 }
@@ -155,17 +155,17 @@ pub trait Dialect: Send {
     /// A socket that is ready for the requests below, and a number that `stamp` gets with each request on it.
     fn connect(&self) -> Result<(Stream, u32)>;
     /// All rows of `rows`, each a key and all fields.
-    fn insert(&mut self, rows: &Cells, out: &mut Vec<u8>);
+    fn insert(&mut self, rows: &ByteStrings, out: &mut Vec<u8>);
     /// One record by its key; one field of it or all.
     fn read(&mut self, key: &[u8], field: Option<usize>, out: &mut Vec<u8>);
     /// Sets the fields from `first` on to the cells of `values`.
-    fn update(&mut self, key: &[u8], first: usize, values: &Cells, out: &mut Vec<u8>);
+    fn update(&mut self, key: &[u8], first: usize, values: &ByteStrings, out: &mut Vec<u8>);
     /// Up to `limit` records in the order of their keys, from `key` on.
     fn scan(&mut self, key: &[u8], limit: u64, field: Option<usize>, out: &mut Vec<u8>);
     fn delete(&mut self, key: &[u8], out: &mut Vec<u8>);
     /// What users' own statements are written in.
-    fn language(&self) -> Language {
-        Language::Sql
+    fn language(&self) -> QueryLanguage {
+        QueryLanguage::Sql
     }
     /// Such a statement, as it is.
     fn statement(&self, text: &[u8], out: &mut Vec<u8>) {
@@ -176,19 +176,19 @@ pub trait Dialect: Send {
     /// Whether `input` holds a whole reply.
     fn frame(&self, input: &[u8]) -> Result<wire::Frame>;
     /// Judges a whole reply to the request `id`; an error reply is a fault.
-    fn answer(&self, reply: &[u8], id: i32) -> Result<Answer>;
+    fn answer(&self, reply: &[u8], id: i32) -> Result<ReplyCounts>;
     /// The records of a reply: key, then fields, record after record.
-    fn rows(&self, reply: &[u8], id: i32, into: &mut Cells) -> Result<()>;
+    fn rows(&self, reply: &[u8], id: i32, into: &mut ByteStrings) -> Result<()>;
 }
 
 /// Byte strings one after the other in one buffer: rows of a request or a reply, without an allocation each.
 #[derive(Clone, Debug, Default)]
-pub struct Cells {
+pub struct ByteStrings {
     bytes: Vec<u8>,
     ends: Vec<usize>,
 }
 
-impl Cells {
+impl ByteStrings {
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.ends.clear();
@@ -197,13 +197,6 @@ impl Cells {
     #[inline]
     pub fn push(&mut self, cell: &[u8]) {
         self.bytes.extend_from_slice(cell);
-        self.ends.push(self.bytes.len());
-    }
-
-    /// A cell that `write` appends to the buffer.
-    #[inline]
-    pub fn push_with(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
-        write(&mut self.bytes);
         self.ends.push(self.bytes.len());
     }
 
@@ -235,7 +228,7 @@ impl Cells {
 }
 
 /// The target of a URL. Nothing is connected yet.
-pub fn open(url: &str) -> Result<Arc<dyn Target>> {
+pub fn open(url: &str) -> Result<Arc<dyn TargetDatabase>> {
     let parts = outgoing::parts(url);
     if parts.len() > 1 {
         return Ok(Arc::new(split::Split::open(&parts)?));
@@ -259,7 +252,7 @@ pub fn open(url: &str) -> Result<Arc<dyn Target>> {
 pub const DEFAULT_URL: &str = "mongodb://127.0.0.1:27017";
 
 /// Those of the URLs that answer; of the others one line each. No target at all is a fault.
-pub fn open_all(urls: &[String]) -> Result<Vec<Arc<dyn Target>>> {
+pub fn open_all(urls: &[String]) -> Result<Vec<Arc<dyn TargetDatabase>>> {
     let mut there = Vec::new();
     for url in urls {
         let target = open(url)?;
@@ -277,12 +270,12 @@ pub fn open_all(urls: &[String]) -> Result<Vec<Arc<dyn Target>>> {
 }
 
 /// Sets a server's setting back to what it was before a run.
-pub fn set_back(setting: &crate::changed::Setting) -> Result<()> {
+pub fn set_back(setting: &crate::changed::ChangedSetting) -> Result<()> {
     mysql::set_back(setting)
 }
 
 /// Refuses what a database without unacknowledged writes cannot do.
-fn acknowledged_only(product: &str, durability: Durability) -> Result<()> {
+fn acknowledged_only(product: &str, durability: WriteDurability) -> Result<()> {
     if durability.acknowledged() {
         return Ok(());
     }
@@ -300,7 +293,7 @@ mod examples {
         Arc::new(Table {
             database: "d".into(),
             name: "t".into(),
-            key: Key::Primary,
+            key: KeyRole::Primary,
             key_name: "k".into(),
             fields: vec!["a".into(), "b".into()],
             text: true,
@@ -327,10 +320,10 @@ mod tests {
 
     #[test]
     fn cells_keep_their_bounds() {
-        let mut c = Cells::default();
+        let mut c = ByteStrings::default();
         c.push(b"ab");
         c.push(b"");
-        c.push_with(|out| out.extend_from_slice(b"cde"));
+        c.push(b"cde");
         assert_eq!(c.iter().collect::<Vec<_>>(), [&b"ab"[..], b"", b"cde"]);
         assert_eq!((c.len(), c.get(3)), (3, &b""[..]));
         c.clear();

@@ -1,40 +1,42 @@
 //! MongoDB's protocol: PandoDB, MongoDB and whatever else speaks it.
 
 use super::mark::Owner;
-use super::{Answer, Cells, Dialect, Key, Language, Order, Table, Target};
-use crate::connection::{Address, Connection, handshake};
+use super::{
+    ByteStrings, Dialect, Instruction, KeyRole, QueryLanguage, ReplyCounts, Table, TargetDatabase,
+};
+use crate::connection::{MongoAddress, MongoConnection, handshake};
 use crate::fault::{Fault, Result};
 use crate::random::Rng;
 use crate::reply;
-use crate::report::{Sizes, TargetInfo};
+use crate::report::{CollectionSizes, TargetInfo};
 use crate::request::{InsertHead, Template, flags, set_request_id};
-use crate::terms::Durability;
+use crate::terms::WriteDurability;
 use bson::{Doc, ObjectId, Val, Writer, doc};
 use outgoing::Stream;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 pub struct MongoDb {
-    address: Address,
+    address: MongoAddress,
 }
 
 impl MongoDb {
     pub fn open(url: &str) -> Result<MongoDb> {
         Ok(MongoDb {
-            address: Address::parse(url)?,
+            address: MongoAddress::parse(url)?,
         })
     }
 
-    pub fn at(address: Address) -> MongoDb {
+    pub fn at(address: MongoAddress) -> MongoDb {
         MongoDb { address }
     }
 
-    fn control(&self) -> Result<Connection> {
+    fn control(&self) -> Result<MongoConnection> {
         self.address.connect()
     }
 }
 
-impl Target for MongoDb {
+impl TargetDatabase for MongoDb {
     fn url(&self) -> &str {
         &self.address.url
     }
@@ -62,13 +64,17 @@ impl Target for MongoDb {
                 "_id",
                 bson::Value::from("hashed"),
             )?;
-            if table.key != Key::Indexed {
+            if table.key != KeyRole::Indexed {
                 return Ok(());
             }
         }
         match table.key {
-            Key::Indexed => c.create_indexes(&table.database, &table.name, &[(&table.key_name, 1)]),
-            Key::Primary | Key::Unkeyed => c.create_indexes(&table.database, &table.name, &[]),
+            KeyRole::Indexed => {
+                c.create_indexes(&table.database, &table.name, &[(&table.key_name, 1)])
+            }
+            KeyRole::Primary | KeyRole::Unkeyed => {
+                c.create_indexes(&table.database, &table.name, &[])
+            }
         }
     }
 
@@ -81,12 +87,12 @@ impl Target for MongoDb {
         self.control()?.count(&table.database, &table.name)
     }
 
-    fn sizes(&self, table: &Table, at: f64) -> Result<Sizes> {
-        Sizes::of(&mut self.control()?, &table.database, &table.name, at)
+    fn sizes(&self, table: &Table, at: f64) -> Result<CollectionSizes> {
+        CollectionSizes::of(&mut self.control()?, &table.database, &table.name, at)
     }
 
-    fn obey(&self, database: &str, order: &Order) -> Result<u64> {
-        let Order::Command(body) = order else {
+    fn obey(&self, database: &str, order: &Instruction) -> Result<u64> {
+        let Instruction::Command(body) = order else {
             return Err(Fault::Usage(format!("{}: no SQL", self.address.url)));
         };
         let reply = self.control()?.command(database, body.as_doc())?;
@@ -131,7 +137,7 @@ impl Target for MongoDb {
         busy.map(|(what, _)| *what).collect()
     }
 
-    fn dialect(&self, table: &Arc<Table>, durability: Durability) -> Result<Box<dyn Dialect>> {
+    fn dialect(&self, table: &Arc<Table>, durability: WriteDurability) -> Result<Box<dyn Dialect>> {
         Ok(Box::new(MongoDialect::new(
             self.address.clone(),
             table,
@@ -141,9 +147,9 @@ impl Target for MongoDb {
 }
 
 struct MongoDialect {
-    address: Address,
+    address: MongoAddress,
     table: Arc<Table>,
-    durability: Durability,
+    durability: WriteDurability,
     head: Arc<InsertHead>,
     /// Reads by length of the key and by field (the last: all fields).
     reads: Vec<Option<Template>>,
@@ -155,7 +161,7 @@ struct MongoDialect {
 }
 
 impl MongoDialect {
-    fn new(address: Address, table: &Arc<Table>, durability: Durability) -> MongoDialect {
+    fn new(address: MongoAddress, table: &Arc<Table>, durability: WriteDurability) -> MongoDialect {
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();
@@ -193,8 +199,8 @@ impl MongoDialect {
 
     fn key_name(&self) -> &str {
         match self.table.key {
-            Key::Primary => "_id",
-            Key::Unkeyed | Key::Indexed => &self.table.key_name,
+            KeyRole::Primary => "_id",
+            KeyRole::Unkeyed | KeyRole::Indexed => &self.table.key_name,
         }
     }
 
@@ -247,13 +253,13 @@ impl Dialect for MongoDialect {
         Ok((handshake(&self.address)?.0, 0))
     }
 
-    fn insert(&mut self, rows: &Cells, out: &mut Vec<u8>) {
+    fn insert(&mut self, rows: &ByteStrings, out: &mut Vec<u8>) {
         let head = Arc::clone(&self.head);
         let width = self.table.fields.len() + 1;
         head.write(out, |out| {
             for first in (0..rows.len()).step_by(width) {
                 self.set_key(rows.get(first));
-                let object_id = (self.table.key != Key::Primary).then(|| self.next_object_id());
+                let object_id = (self.table.key != KeyRole::Primary).then(|| self.next_object_id());
                 let mut w = Writer::on(std::mem::take(out));
                 match object_id {
                     Some(id) => {
@@ -287,7 +293,7 @@ impl Dialect for MongoDialect {
         }
     }
 
-    fn update(&mut self, key: &[u8], first: usize, values: &Cells, out: &mut Vec<u8>) {
+    fn update(&mut self, key: &[u8], first: usize, values: &ByteStrings, out: &mut Vec<u8>) {
         self.set_key(key);
         let start = self.begin(out, "update");
         let sequence = wire::begin_sequence(out, "updates");
@@ -335,8 +341,8 @@ impl Dialect for MongoDialect {
         wire::end(out, start);
     }
 
-    fn language(&self) -> Language {
-        Language::Commands
+    fn language(&self) -> QueryLanguage {
+        QueryLanguage::Commands
     }
 
     fn stamp(&self, request: &mut [u8], id: i32, _: u32) {
@@ -347,12 +353,12 @@ impl Dialect for MongoDialect {
         wire::frame(input).map_err(|f| Fault::Target(format!("the reply is not a message: {f}")))
     }
 
-    fn answer(&self, message: &[u8], id: i32) -> Result<Answer> {
+    fn answer(&self, message: &[u8], id: i32) -> Result<ReplyCounts> {
         let body = reply::body(message, id)?;
         reply::ok(body)?;
         let Some(cursor) = body.get("cursor").and_then(Val::as_doc) else {
             let n = reply::int(body, "n").and_then(|n| u64::try_from(n).ok());
-            return Ok(Answer {
+            return Ok(ReplyCounts {
                 rows: 0,
                 affected: n.unwrap_or(0),
             });
@@ -365,13 +371,13 @@ impl Dialect for MongoDialect {
                 "a cursor that should be exhausted is open".into(),
             ));
         }
-        Ok(Answer {
+        Ok(ReplyCounts {
             rows: docs.count() as u64,
             affected: 0,
         })
     }
 
-    fn rows(&self, message: &[u8], id: i32, into: &mut Cells) -> Result<()> {
+    fn rows(&self, message: &[u8], id: i32, into: &mut ByteStrings) -> Result<()> {
         let body = reply::body(message, id)?;
         let cursor = body.get("cursor").and_then(Val::as_doc);
         let docs = cursor
@@ -398,12 +404,4 @@ impl Dialect for MongoDialect {
         }
         Ok(())
     }
-}
-
-/// `{ping: 1}` against a server, for waits until it is there.
-pub fn answers(address: &Address) -> bool {
-    let ping = doc! {"ping": 1};
-    address
-        .connect()
-        .is_ok_and(|mut c| c.command("admin", ping.as_doc()).is_ok())
 }

@@ -4,16 +4,16 @@
 //! `URL+URL+…` names it. Each server gets its share of the connections, and these touch only its keys.
 
 use super::mark::{self, Owner};
-use super::{Dialect, Table, Target};
+use super::{Dialect, Table, TargetDatabase};
 use crate::fault::{Fault, Result};
-use crate::report::{Sizes, TargetInfo};
-use crate::terms::Durability;
+use crate::report::{CollectionSizes, TargetInfo};
+use crate::terms::WriteDurability;
 use outgoing as url;
 use std::sync::Arc;
 
 pub struct Split {
     shown: String,
-    parts: Vec<Arc<dyn Target>>,
+    parts: Vec<Arc<dyn TargetDatabase>>,
 }
 
 impl Split {
@@ -31,12 +31,12 @@ impl Split {
     }
 }
 
-impl Target for Split {
+impl TargetDatabase for Split {
     fn url(&self) -> &str {
         &self.shown
     }
 
-    fn ready(&self, durability: Durability) -> Result<()> {
+    fn ready(&self, durability: WriteDurability) -> Result<()> {
         self.parts.iter().try_for_each(|p| p.ready(durability))
     }
 
@@ -103,10 +103,10 @@ impl Target for Split {
         self.parts.iter().map(|p| p.count(table)).sum()
     }
 
-    fn sizes(&self, table: &Table, at: f64) -> Result<Sizes> {
-        let mut all = Sizes {
+    fn sizes(&self, table: &Table, at: f64) -> Result<CollectionSizes> {
+        let mut all = CollectionSizes {
             at,
-            ..Sizes::default()
+            ..CollectionSizes::default()
         };
         for part in &self.parts {
             let one = part.sizes(table, at)?;
@@ -128,14 +128,14 @@ impl Target for Split {
         all
     }
 
-    fn dialect(&self, _: &Arc<Table>, _: Durability) -> Result<Box<dyn Dialect>> {
+    fn dialect(&self, _: &Arc<Table>, _: WriteDurability) -> Result<Box<dyn Dialect>> {
         Err(Fault::Usage(format!(
             "{}: servers side by side take YCSB workloads only",
             self.shown
         )))
     }
 
-    fn parts(&self) -> &[Arc<dyn Target>] {
+    fn parts(&self) -> &[Arc<dyn TargetDatabase>] {
         &self.parts
     }
 }

@@ -1,17 +1,17 @@
 //! One lane of the YCSB workload: which operation comes next, and whether the answer is right. How it is said is the
 //! business of the target's dialect.
 
-use super::sequence::Sequence;
+use super::sequence::KeySequence;
 use super::spec::Spec;
 use super::values::{Lengths, Pool, deterministic, write_key};
 use crate::distribution::{Chooser, fnv64};
 use crate::fault::{Fault, Result};
-use crate::lane::Issued;
+use crate::lane::{Issued, Judged, Numbered};
 use crate::random::{Rng, mix};
 use crate::reply::SAMPLE_EVERY;
 use crate::spoken::Spoken;
-use crate::targets::{Cells, Dialect, Key, Table};
-use crate::terms::Durability;
+use crate::targets::{ByteStrings, Dialect, KeyRole, Table};
+use crate::terms::WriteDurability;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -43,7 +43,7 @@ pub enum YcsbPhase {
 pub struct Shared {
     pub spec: Spec,
     pub table: Arc<Table>,
-    pub durability: Durability,
+    pub durability: WriteDurability,
     pub phase: YcsbPhase,
     /// Documents of one insert message.
     pub batch: u64,
@@ -51,7 +51,7 @@ pub struct Shared {
     pub verify: bool,
     pub seed: u64,
     pool: Arc<Pool>,
-    pub inserts: Sequence,
+    pub inserts: KeySequence,
     /// Operations that the run phase may still begin.
     left: Arc<AtomicU64>,
     operations: u64,
@@ -78,7 +78,7 @@ pub fn table_of(spec: &Spec, db: &str) -> Table {
     Table {
         database: db.to_string(),
         name: spec.table.clone(),
-        key: Key::Primary,
+        key: KeyRole::Primary,
         key_name: "ycsb_key".into(),
         fields: (0..spec.field_count)
             .map(|i| format!("{}{i}", spec.field_prefix))
@@ -93,7 +93,7 @@ impl Shared {
     pub fn new(
         spec: Spec,
         db: &str,
-        durability: Durability,
+        durability: WriteDurability,
         phase: YcsbPhase,
         operations: u64,
         seed: u64,
@@ -106,7 +106,7 @@ impl Shared {
     pub fn parts(
         spec: Spec,
         db: &str,
-        durability: Durability,
+        durability: WriteDurability,
         phase: YcsbPhase,
         operations: u64,
         seed: u64,
@@ -124,7 +124,7 @@ impl Shared {
             Arc::new(Shared {
                 pool: Arc::clone(&pool),
                 batch: spec.batch,
-                inserts: Sequence::new(start),
+                inserts: KeySequence::new(start),
                 left: Arc::clone(&left),
                 operations,
                 table: Arc::clone(&table),
@@ -178,7 +178,7 @@ pub struct YcsbClient {
     /// Running sums of the proportions.
     mix: [f64; 6],
     key: Vec<u8>,
-    cells: Cells,
+    cells: ByteStrings,
     seen: u32,
 }
 
@@ -208,7 +208,7 @@ impl YcsbClient {
             ),
             mix,
             key: Vec::new(),
-            cells: Cells::default(),
+            cells: ByteStrings::default(),
             seen: 0,
             shared: Arc::clone(shared),
         }
@@ -403,13 +403,7 @@ impl Spoken for YcsbClient {
         })
     }
 
-    fn judge(
-        &mut self,
-        issued: &Issued,
-        message: &[u8],
-        id: i32,
-        out: &mut Vec<u8>,
-    ) -> Result<Option<Issued>> {
+    fn judge(&mut self, issued: &Issued, (message, id): Numbered<'_>, out: &mut Vec<u8>) -> Judged {
         let answer = self.dialect.answer(message, id)?;
         let due = |what: &str, got: u64, want: u64| {
             if got == want {

@@ -16,10 +16,10 @@ use crate::fleet::{RunOutcome, catch_interrupts, interrupted};
 use crate::html;
 use crate::measure::Sample;
 use crate::output::fresh_place;
-use crate::report::{Draft, Step, write_whole};
+use crate::report::{Draft, MeasuredStep, write_whole};
 use crate::run::durability_of;
 use crate::targets::{self, mark};
-use crate::terms::Durability;
+use crate::terms::WriteDurability;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -166,14 +166,18 @@ fn escaped(s: &str) -> String {
 }
 
 /// What writes wait for: the URL's options, or the binding's older property.
-fn durability(url: &str, p: &Properties) -> Result<Durability> {
+fn durability(url: &str, p: &Properties) -> Result<WriteDurability> {
     let asked = p.get("mongodb.writeConcern").map(str::to_ascii_lowercase);
     match asked.as_deref() {
         None => durability_of(url),
-        Some("unacknowledged" | "none" | "errors_ignored") => Ok(Durability::Unack),
-        Some("acknowledged" | "safe" | "normal") => Ok(Durability::W1),
-        Some("journaled" | "fsynced" | "fsync_safe" | "journal_safe") => Ok(Durability::Journaled),
-        Some("replica_acknowledged" | "majority" | "replicas_safe") => Ok(Durability::Majority),
+        Some("unacknowledged" | "none" | "errors_ignored") => Ok(WriteDurability::Unack),
+        Some("acknowledged" | "safe" | "normal") => Ok(WriteDurability::W1),
+        Some("journaled" | "fsynced" | "fsync_safe" | "journal_safe") => {
+            Ok(WriteDurability::Journaled)
+        }
+        Some("replica_acknowledged" | "majority" | "replicas_safe") => {
+            Ok(WriteDurability::Majority)
+        }
         Some(other) => Err(Fault::Usage(format!(
             "mongodb.writeConcern={other} is not known"
         ))),
@@ -254,7 +258,7 @@ pub fn main(args: Args) -> Result<bool> {
 fn finish(
     request: &Request,
     session: &Session,
-    step: Step,
+    step: MeasuredStep,
     mut draft: Draft,
     out: &Path,
 ) -> Result<()> {
@@ -429,9 +433,12 @@ mod tests {
         );
         assert_eq!(
             durability("mongodb://h/?w=1&j=true", &p).unwrap(),
-            Durability::Journaled
+            WriteDurability::Journaled
         );
         p.set("mongodb.writeConcern", "unacknowledged");
-        assert_eq!(durability("mongodb://h/", &p).unwrap(), Durability::Unack);
+        assert_eq!(
+            durability("mongodb://h/", &p).unwrap(),
+            WriteDurability::Unack
+        );
     }
 }

@@ -7,16 +7,16 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 #[derive(Debug)]
-pub struct Sequence {
+pub struct KeySequence {
     next: AtomicU64,
     acknowledged: AtomicU64,
     /// Numbers acknowledged out of order, all above `acknowledged`.
     ahead: Mutex<BTreeSet<u64>>,
 }
 
-impl Sequence {
-    pub fn new(start: u64) -> Sequence {
-        Sequence {
+impl KeySequence {
+    pub fn new(start: u64) -> KeySequence {
+        KeySequence {
             next: AtomicU64::new(start),
             acknowledged: AtomicU64::new(start),
             ahead: Mutex::new(BTreeSet::new()),
@@ -62,7 +62,7 @@ mod tests {
 
     #[test]
     fn gaps_hold_the_limit_back() {
-        let s = Sequence::new(10);
+        let s = KeySequence::new(10);
         assert_eq!((s.take(1), s.take(3), s.take(1)), (10, 11, 14));
         s.acknowledge(14, 1);
         s.acknowledge(11, 3);

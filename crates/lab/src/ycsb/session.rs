@@ -9,20 +9,20 @@ use crate::floor::{Floor, FloorLoad};
 use crate::measure::Sample;
 use crate::process;
 use crate::progress::{Goal, Progress, say};
-use crate::report::{Step, TargetInfo};
+use crate::report::{MeasuredStep, TargetInfo};
 use crate::targets::mark::{self, Owner};
-use crate::targets::{Activity, Table, Target};
-use crate::terms::Durability;
+use crate::targets::{Activity, Table, TargetDatabase};
+use crate::terms::WriteDurability;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 pub struct Session {
-    pub target: Arc<dyn Target>,
+    pub target: Arc<dyn TargetDatabase>,
     pub info: TargetInfo,
     pub name: String,
     pub spec: Spec,
-    pub durability: Durability,
+    pub durability: WriteDurability,
     /// Documents of an insert message while loading is not measured.
     pub load_batch: u64,
     /// Threads of the load client; 0 for one a core.
@@ -76,10 +76,10 @@ const KEPT_UP: f64 = 0.97;
 
 impl Session {
     pub fn open(
-        target: Arc<dyn Target>,
+        target: Arc<dyn TargetDatabase>,
         name: &str,
         spec: Spec,
-        durability: Durability,
+        durability: WriteDurability,
     ) -> Result<Session> {
         target.ready(durability)?;
         let info = target.info()?;
@@ -201,7 +201,7 @@ impl Session {
         &mut self,
         plan: StepPlan,
         observe: &mut dyn FnMut(&Sample),
-    ) -> Result<(RunOutcome, Step)> {
+    ) -> Result<(RunOutcome, MeasuredStep)> {
         self.empty()?;
         self.load_into(plan, observe)
     }
@@ -211,7 +211,7 @@ impl Session {
         &mut self,
         plan: StepPlan,
         observe: &mut dyn FnMut(&Sample),
-    ) -> Result<(RunOutcome, Step)> {
+    ) -> Result<(RunOutcome, MeasuredStep)> {
         let (outcome, cpu) = self.drive(YcsbPhase::Load, self.spec.clone(), plan, observe)?;
         self.expect_count(outcome.operations)?;
         let step = self.step("load", plan, &outcome, cpu)?;
@@ -223,7 +223,7 @@ impl Session {
         &mut self,
         plan: StepPlan,
         observe: &mut dyn FnMut(&Sample),
-    ) -> Result<(RunOutcome, Step)> {
+    ) -> Result<(RunOutcome, MeasuredStep)> {
         let only_inserts = self.spec.only_inserts();
         let mut spec = self.spec.clone();
         // A zipfian makes room for the inserts to come; a run bounded by time counts on one pass over the records.
@@ -256,7 +256,7 @@ impl Session {
     }
 
     /// This process's share of a phase that several do together; its records are counted by the one that has them do it.
-    pub fn share(&mut self, load: bool, plan: StepPlan) -> Result<Step> {
+    pub fn share(&mut self, load: bool, plan: StepPlan) -> Result<MeasuredStep> {
         let mut spec = self.spec.clone();
         let phase = if load {
             YcsbPhase::Load
@@ -306,7 +306,12 @@ impl Session {
     }
 
     /// What the last phase gave, as results have it.
-    pub fn measured(&self, load: bool, plan: StepPlan, outcome: &RunOutcome) -> Result<Step> {
+    pub fn measured(
+        &self,
+        load: bool,
+        plan: StepPlan,
+        outcome: &RunOutcome,
+    ) -> Result<MeasuredStep> {
         let name = if load { "load" } else { &self.name };
         self.step(name, plan, outcome, self.spent)
     }
@@ -317,9 +322,9 @@ impl Session {
         plan: StepPlan,
         outcome: &RunOutcome,
         cpu: Option<Duration>,
-    ) -> Result<Step> {
+    ) -> Result<MeasuredStep> {
         let threads = self.lanes(plan.connections);
-        let mut step = Step::new(name, plan.connections, threads, outcome, cpu);
+        let mut step = MeasuredStep::new(name, plan.connections, threads, outcome, cpu);
         step.target = Some(self.info.label());
         step.durability = Some(self.durability.name().into());
         step.activity.clone_from(&self.activity);

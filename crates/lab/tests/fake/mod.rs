@@ -107,7 +107,7 @@ pub fn is_member(name: &str) -> bool {
     let Some((set, host)) = name.split_once('/') else {
         return false;
     };
-    let address = lab::connection::Address::parse(&format!("mongodb://{host}/")).unwrap();
+    let address = lab::connection::MongoAddress::parse(&format!("mongodb://{host}/")).unwrap();
     address
         .connect()
         .is_ok_and(|c| c.hello.get("setName").and_then(Val::as_str) == Some(set))

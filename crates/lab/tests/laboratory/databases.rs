@@ -135,7 +135,7 @@ fn users_log_in_and_others_stay_outside() {
     assert!(!with(&format!(
         "mongodb://me:p%40ss@{newer}/?authMechanism=SCRAM-SHA-1"
     )));
-    let fault = lab::connection::Address::parse(&format!("mongodb://{newer}/"))
+    let fault = lab::connection::MongoAddress::parse(&format!("mongodb://{newer}/"))
         .and_then(|a| a.connect())
         .and_then(|mut c| c.drop_collection("lab", "x"));
     let line = fault.unwrap_err().to_string();

@@ -3,7 +3,7 @@
 use super::{Lab, run};
 use crate::fake::Honesty;
 use lab::request::InsertHead;
-use lab::terms::Durability;
+use lab::terms::WriteDurability;
 
 #[test]
 fn every_scenario_runs_and_counts() {
@@ -128,12 +128,12 @@ fn reads_of_data_that_is_there() {
     let documents = 400u64;
     for (honesty, right) in [(Honesty::Honest, true), (Honesty::MixesUp, false)] {
         let lab = Lab::new(honesty);
-        let mut control = lab::connection::Address::parse(&lab.url)
+        let mut control = lab::connection::MongoAddress::parse(&lab.url)
             .unwrap()
             .connect()
             .unwrap();
         let (mut ids, mut message) = (String::new(), Vec::new());
-        InsertHead::new("load", "things", Durability::W1).write(&mut message, |out| {
+        InsertHead::new("load", "things", WriteDurability::W1).write(&mut message, |out| {
             for n in 0..documents {
                 let id = bson::ObjectId::generate();
                 ids.push_str(&format!("{id}\n"));

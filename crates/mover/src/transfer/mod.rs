@@ -35,11 +35,11 @@ pub use move_options::MoveOptions;
 pub use primary::{drop_database_metadata, move_primary};
 pub use recovery::{PRIMARY, PendingMoves, RANGE};
 pub use recovery::{SPREAD, begin, decide, table_under};
-pub use reshard::{Plan, abort, reshard};
+pub use reshard::{ReshardPlan, abort, reshard};
 pub use time::{join_time, reach_time, set_time, time_before, time_of};
 
 use bson::{Doc, DocBuf, ObjectId, Val, Writer, doc};
-use cluster_view::chunks::{Change, Lock, lock_within, log, replace};
+use cluster_view::chunks::{Lock, MetadataChange, lock_within, log, replace};
 use cluster_view::metadata::{Cluster, run};
 use cluster_view::write_concern::majority;
 use cluster_view::{Failure, Outcome};
@@ -444,7 +444,7 @@ impl Move<'_> {
             cluster_view::collections::now(),
             ObjectId::generate,
         )?;
-        let mut change = Change::begin(self.held);
+        let mut change = MetadataChange::begin(self.held);
         replace(&mut change, &self.table.entry.uuid, &owner.old, &owner.new);
         decide(&mut change, self.held, self.ns());
         change.commit()

@@ -10,8 +10,8 @@ use super::recovery::{PRIMARY, begin, decide, forget_views};
 use super::{make_like, move_range_under};
 use crate::track::track;
 use bson::{Doc, DocBuf, Val, Writer, doc};
-use cluster_view::chunks::{Change, Lock, lock};
-use cluster_view::metadata::{Cluster, DatabasePrimary, all, run};
+use cluster_view::chunks::{Lock, MetadataChange, lock};
+use cluster_view::metadata::{Cluster, KnownPrimary, all, run};
 use cluster_view::write_concern::majority;
 use cluster_view::{Failure, Outcome};
 use errors::{Code, err};
@@ -51,7 +51,7 @@ impl<'c> Leaving<'c> {
         db: &'c str,
     ) -> Outcome<Option<Leaving<'c>>> {
         cluster.end_pending_moves_under(held, db)?;
-        let Some(DatabasePrimary { shard, version }) = cluster.refresh_database_primary(db)? else {
+        let Some(KnownPrimary { shard, version }) = cluster.refresh_database_primary(db)? else {
             return Ok(None);
         };
         let version = version.ok_or_else(|| err!(InternalError, "{db} has no version"))?;
@@ -101,8 +101,8 @@ impl<'c> Leaving<'c> {
         }
     }
 
-    fn decide(&self, write: impl FnOnce(&mut Change<'_>)) -> Outcome<()> {
-        let mut change = Change::begin(self.held);
+    fn decide(&self, write: impl FnOnce(&mut MetadataChange<'_>)) -> Outcome<()> {
+        let mut change = MetadataChange::begin(self.held);
         write(&mut change);
         decide(&mut change, self.held, self.db);
         change.commit()

@@ -14,7 +14,7 @@
 
 use super::{lift, reshard};
 use bson::{Doc, DocBuf, Val, Writer, doc};
-use cluster_view::chunks::{Change, Lock, lock};
+use cluster_view::chunks::{Lock, MetadataChange, lock};
 use cluster_view::metadata::{Cluster, Placement};
 use cluster_view::write_concern::majority;
 use cluster_view::{Failure, Outcome};
@@ -81,13 +81,13 @@ impl PendingMove {
 pub fn begin(held: &Lock<'_>, ns: &str, kind: &str, fields: DocBuf) -> Outcome<()> {
     let id = held.of_part().unwrap_or(ns);
     let document = moving::beginning((id, ns), kind, &held.by, held.turn(), &fields);
-    let mut change = Change::begin(held);
+    let mut change = MetadataChange::begin(held);
     change.insert("migrations", &[document]);
     change.commit()
 }
 
 /// Has a change of the metadata decide that the move is done; it fails if the move was rolled back.
-pub fn decide(change: &mut Change<'_>, held: &Lock<'_>, ns: &str) {
+pub fn decide(change: &mut MetadataChange<'_>, held: &Lock<'_>, ns: &str) {
     change.update(
         "migrations",
         moving::undecided(held.of_part().unwrap_or(ns), &held.by, held.turn()),
@@ -142,7 +142,7 @@ impl PendingMoves for Cluster {
                 SPREAD => end_spread(self, ns, &pending, Some(held))?,
                 _ => end_range(self, Some(held), ns, &pending)?,
             }
-            let mut change = Change::begin(held);
+            let mut change = MetadataChange::begin(held);
             change.remove("migrations", doc! {"_id": pending.text("_id")});
             change.commit()?;
         }

@@ -12,7 +12,7 @@ use super::progress::MoveProgress;
 use super::recovery::{PendingMove, RESHARD, begin, decide, teach_as};
 use super::{fence, lift, reach_time, time_of};
 use bson::{Doc, DocBuf, ObjectId, Val, Value, Writer, doc};
-use cluster_view::chunks::{Change, Lock, log};
+use cluster_view::chunks::{Lock, MetadataChange, log};
 use cluster_view::collections::{entry_doc, new_life};
 use cluster_view::metadata::Cluster;
 use cluster_view::write_concern::majority;
@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 const FENCES: Duration = Duration::from_secs(3);
 
 /// What a collection is to become.
-pub struct Plan {
+pub struct ReshardPlan {
     pub key: ShardKey,
     pub unique: bool,
     pub unsplittable: bool,
@@ -45,7 +45,7 @@ struct Reshard<'c> {
     held: &'c Lock<'c>,
     old: Arc<RoutingTable>,
     new: RoutingTable,
-    plan: Plan,
+    plan: ReshardPlan,
     beside: String,
     /// Shards that get a part, and the one that has the database.
     recipients: Vec<Arc<str>>,
@@ -58,7 +58,7 @@ pub fn reshard(
     cluster: &Cluster,
     held: &Lock<'_>,
     old: Arc<RoutingTable>,
-    plan: Plan,
+    plan: ReshardPlan,
 ) -> Outcome<()> {
     let ns = old.entry.ns.clone();
     let (db, _) = ns.split_once('.').unwrap_or((&ns, ""));
@@ -311,7 +311,7 @@ impl Reshard<'_> {
             .chunks()
             .map(|c| c.to_doc(&self.new.entry.uuid))
             .collect();
-        let mut change = Change::begin(self.held);
+        let mut change = MetadataChange::begin(self.held);
         change.remove("collections", doc! {"_id": ns});
         change.insert("collections", &[entry_doc(&self.new.entry)]);
         let old = Value::binary(4, &self.old.entry.uuid);

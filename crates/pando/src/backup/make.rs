@@ -10,7 +10,7 @@ use crate::progress::ProgressLine;
 use crate::transfers::beside_each_other;
 use archive::{Archive, ArchiveWork, At, Backup, KeptFile, SetBackup};
 use jiff::Timestamp;
-use own_process::pace::Pace;
+use own_process::pace::BackgroundThrottle;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
@@ -143,8 +143,9 @@ fn keep_files(
     let progress = ProgressLine::of_bytes("copying files", bytes);
     let threads = archive.transfers().min(lacking.len());
     // Writers beside it keep their pace.
-    let begin = || Ok((address.open()?, Pace::begin(threads)));
-    let put = |(c, pace): &mut (Conversation, Pace), (staged, file): &(&StagedSet, &KeptFile)| {
+    let begin = || Ok((address.open()?, BackgroundThrottle::begin(threads)));
+    let put = |(c, pace): &mut (Conversation, BackgroundThrottle),
+               (staged, file): &(&StagedSet, &KeptFile)| {
         let from = progress.counting(RemoteFile::new(c, staged, file));
         archive.put_file(file, &mut pace.reading(from))?;
         // Each file that was put is read again: the network and the disk of the archive may err too.

@@ -52,11 +52,6 @@ impl<'a> EvalCtx<'a> {
         EvalCtx { meta, ..self }
     }
 
-    /// The same with another document.
-    pub fn with_root(self, root: Doc<'a>) -> EvalCtx<'a> {
-        EvalCtx { root, ..self }
-    }
-
     pub(crate) fn inside<'b>(&self, scope: &'b Scope<'b>) -> EvalCtx<'b>
     where
         'a: 'b,

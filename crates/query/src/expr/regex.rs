@@ -5,7 +5,7 @@ use super::node::{Call, Computed, EvalCtx, own};
 use super::table::{Named, Op};
 use bson::{Val, Value, Writer, tag};
 use errors::{Result, Stop, bail, err};
-use pcre::{Failure, Regex};
+use pcre::{MatchFailure, Regex};
 use std::cell::Cell;
 use std::sync::Arc;
 
@@ -117,8 +117,8 @@ pub(crate) fn units(bytes: usize) -> usize {
 /// The longest pattern that MongoDB accepts.
 const MAX_PATTERN_BYTES: usize = 16 * 1024;
 
-fn flags_of(name: &str, flags: &str) -> Result<pcre::Options> {
-    let mut o = pcre::Options::default();
+fn flags_of(name: &str, flags: &str) -> Result<pcre::PatternOptions> {
+    let mut o = pcre::PatternOptions::default();
     for f in flags.chars() {
         match f {
             'i' => o.caseless = true,
@@ -205,7 +205,7 @@ impl<'r> Search<'r, '_> {
     /// A match's result; if the context ends it, that error.
     fn run<T>(
         &self,
-        matched: impl FnOnce(&'r Regex, pcre::MayGoOn<'_>) -> Result<T, Failure>,
+        matched: impl FnOnce(&'r Regex, pcre::MayGoOn<'_>) -> Result<T, MatchFailure>,
     ) -> Result<T> {
         let ended: Cell<Option<Stop>> = Cell::new(None);
         let mut may_go_on = |units| match self.ctx.vars.work(units) {
@@ -219,12 +219,12 @@ impl<'r> Search<'r, '_> {
         match (ended.into_inner(), made) {
             (Some(e), _) => Err(e),
             (None, Ok(v)) => Ok(v),
-            (None, Err(Failure::Limit(why))) => bail!(
+            (None, Err(MatchFailure::Limit(why))) => bail!(
                 51156,
                 "Error occurred while executing the regular expression in {}. Result code: {why}",
                 self.name
             ),
-            (None, Err(Failure::Ended)) => bail!(Interrupted, "operation was interrupted"),
+            (None, Err(MatchFailure::Ended)) => bail!(Interrupted, "operation was interrupted"),
         }
     }
 }

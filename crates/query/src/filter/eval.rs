@@ -333,7 +333,7 @@ pub(super) fn integer_part(v: Val<'_>) -> Option<i64> {
     }
 }
 
-fn matches_regex(re: &super::Regex, v: Val<'_>, watch: &WorkMeter<'_>) -> bool {
+fn matches_regex(re: &super::CompiledRegex, v: Val<'_>, watch: &WorkMeter<'_>) -> bool {
     match v.tag {
         tag::STRING | tag::SYMBOL => v
             .str_bytes()
@@ -365,7 +365,7 @@ impl Collated {
 
 impl InList {
     /// Sorts and removes duplicates.
-    pub fn new(mut values: Vec<bson::Value>, regexes: Vec<super::Regex>) -> InList {
+    pub fn new(mut values: Vec<bson::Value>, regexes: Vec<super::CompiledRegex>) -> InList {
         values.sort_by(|a, b| order::compare(a.as_val(), b.as_val()));
         values.dedup_by(|a, b| order::equal(a.as_val(), b.as_val()));
         InList { values, regexes }

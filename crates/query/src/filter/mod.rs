@@ -32,7 +32,7 @@ pub use failure::explain_failure;
 pub(crate) use geospatial::not_allowed as near_not_allowed;
 pub use geospatial::{GeoTest, NearTest, nearest};
 pub use part::part_on;
-pub use regex::Regex;
+pub use regex::CompiledRegex;
 pub use schema::Schema;
 pub use text_search::TextSearch;
 pub(crate) use types::TAGS;
@@ -98,7 +98,7 @@ pub enum Test {
     In(Arc<InList>),
     Exists,
     Type(TypeSet),
-    Regex(Box<Regex>),
+    Regex(Box<CompiledRegex>),
     Mod {
         divisor: i64,
         remainder: i64,
@@ -135,7 +135,7 @@ pub struct Collated {
 #[derive(Clone, Debug, Default)]
 pub struct InList {
     pub values: Vec<Value>,
-    pub regexes: Vec<Regex>,
+    pub regexes: Vec<CompiledRegex>,
 }
 
 impl Filter {

@@ -1,7 +1,7 @@
 //! From query documents to nodes, with MongoDB's errors.
 
 use super::geospatial;
-use super::{BitMask, BitTest, Filter, InList, Node, Regex, Schema, Test, TextSearch, TypeSet};
+use super::{BitMask, BitTest, CompiledRegex, InList, Node, Schema, Test, TextSearch, TypeSet};
 use crate::expr::{Expression, ParseEnv};
 use crate::path::FieldPath;
 use bson::{Doc, Elem, Val, tag};
@@ -93,11 +93,11 @@ fn is_dbref(d: Doc<'_>, incomplete: bool) -> bool {
     }
 }
 
-fn regex_of(v: Val<'_>) -> Result<Regex> {
+fn regex_of(v: Val<'_>) -> Result<CompiledRegex> {
     let (p, o) = v
         .as_regex()
         .ok_or_else(|| err!(BadValue, "malformed regular expression"))?;
-    Regex::new(p, o)
+    CompiledRegex::new(p, o)
 }
 
 fn operand(v: Val<'_>) -> Result<Val<'_>> {
@@ -203,7 +203,7 @@ fn parse_text(v: Val<'_>, env: &ParseEnv) -> Result<Node> {
     if v.tag != tag::DOCUMENT {
         bail!(TypeMismatch, "$text expects an object");
     }
-    let search = ::text::Search::parse(v.as_doc().unwrap_or(Doc::EMPTY))?;
+    let search = ::text::TextExpression::parse(v.as_doc().unwrap_or(Doc::EMPTY))?;
     if !env.allows_text() {
         bail!(BadValue, "$text is not allowed in this context");
     }
@@ -474,7 +474,7 @@ fn modulo(v: Val<'_>) -> Result<Test> {
 }
 
 /// `$regex` with the `$options` beside it.
-fn regex_operator(all: &Neighbours<'_>, v: Val<'_>) -> Result<Regex> {
+fn regex_operator(all: &Neighbours<'_>, v: Val<'_>) -> Result<CompiledRegex> {
     let (pattern, flags) = match v.tag {
         tag::STRING => match v.as_str() {
             Some(s) => (s, None),
@@ -495,7 +495,7 @@ fn regex_operator(all: &Neighbours<'_>, v: Val<'_>) -> Result<Regex> {
         }
         bail!(51075, "options set in both $regex and $options");
     }
-    Regex::new(pattern, options.or(flags).unwrap_or(""))
+    CompiledRegex::new(pattern, options.or(flags).unwrap_or(""))
 }
 
 fn negation(path: &FieldPath, v: Val<'_>, env: &ParseEnv) -> Result<Node> {
@@ -682,33 +682,4 @@ fn or_to_in(nodes: Vec<Node>) -> Node {
         path: first,
         test: Test::In(InList::new(values, regexes).into()),
     })
-}
-
-impl Filter {
-    /// `{_id: value}`: what a lookup by `_id` is, seen without parsing anything else.
-    pub fn id_equality<'a>(doc: Doc<'a>) -> Option<Val<'a>> {
-        let mut it = doc.iter();
-        let (name, v) = it.next_raw()?;
-        if name != b"_id" || !it.rest().is_empty() {
-            return None;
-        }
-        match v.tag {
-            tag::DOCUMENT => {
-                let d = v.as_doc()?;
-                let Some(first) = d.first() else {
-                    return Some(v);
-                };
-                if first.name == "$eq" && d.count() == 1 {
-                    return Filter::point(first.val);
-                }
-                (!first.name.starts_with('$')).then_some(v)
-            }
-            tag::REGEX | tag::UNDEFINED | tag::ARRAY => None,
-            _ => Some(v),
-        }
-    }
-
-    fn point(v: Val<'_>) -> Option<Val<'_>> {
-        (!matches!(v.tag, tag::UNDEFINED | tag::ARRAY | tag::REGEX)).then_some(v)
-    }
 }

@@ -14,7 +14,7 @@ const MAX_PATTERN_BYTES: usize = 16 * 1024;
 const UNWATCHED_UNITS: usize = 1 << 20;
 
 /// A compiled regular expression.
-pub struct Regex {
+pub struct CompiledRegex {
     pattern: Box<str>,
     options: Box<str>,
     matcher: Matcher,
@@ -28,8 +28,8 @@ enum Matcher {
     Pcre(Arc<pcre::Regex>),
 }
 
-fn read_with(options: &str) -> pcre::Options {
-    pcre::Options {
+fn read_with(options: &str) -> pcre::PatternOptions {
+    pcre::PatternOptions {
         caseless: options.contains('i'),
         multi_line: options.contains('m'),
         extended: options.contains('x'),
@@ -37,9 +37,9 @@ fn read_with(options: &str) -> pcre::Options {
     }
 }
 
-impl Regex {
+impl CompiledRegex {
     /// Compiles. Codes: 51108 unknown option, 51091 malformed pattern, BadValue for a NUL inside.
-    pub fn new(pattern: &str, options: &str) -> Result<Regex> {
+    pub fn new(pattern: &str, options: &str) -> Result<CompiledRegex> {
         if let Some(c) = options.chars().find(|c| !"imsux".contains(*c)) {
             return Err(err!(51108, "invalid flag in regex options: {c}").into());
         }
@@ -71,7 +71,7 @@ impl Regex {
                     .map_err(|e| err!(51091, "Regular expression is invalid: {e}"))?,
             )),
         };
-        Ok(Regex {
+        Ok(CompiledRegex {
             pattern: pattern.into(),
             options: options.into(),
             matcher,
@@ -192,14 +192,14 @@ fn prefix(pattern: &str, options: &str) -> (String, bool) {
     (out, true)
 }
 
-impl Clone for Regex {
-    fn clone(&self) -> Regex {
+impl Clone for CompiledRegex {
+    fn clone(&self) -> CompiledRegex {
         let matcher = match &self.matcher {
             Matcher::Prefix(p) => Matcher::Prefix(p.clone()),
             Matcher::Contains(f) => Matcher::Contains(f.clone()),
             Matcher::Pcre(p) => Matcher::Pcre(p.clone()),
         };
-        Regex {
+        CompiledRegex {
             pattern: self.pattern.clone(),
             options: self.options.clone(),
             matcher,
@@ -207,7 +207,7 @@ impl Clone for Regex {
     }
 }
 
-impl std::fmt::Debug for Regex {
+impl std::fmt::Debug for CompiledRegex {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "/{}/{}", self.pattern, self.options)
     }
@@ -255,17 +255,31 @@ mod tests {
             ("É", "i", "é", true),
         ] {
             assert_eq!(
-                Regex::new(p, o).unwrap().is_match(s.as_bytes()),
+                CompiledRegex::new(p, o).unwrap().is_match(s.as_bytes()),
                 want,
                 "/{p}/{o} {s:?}"
             );
         }
-        assert_eq!(Regex::new("[a", "").unwrap_err().into_error().code.0, 51091);
-        assert_eq!(Regex::new("a", "g").unwrap_err().into_error().code.0, 51108);
+        assert_eq!(
+            CompiledRegex::new("[a", "")
+                .unwrap_err()
+                .into_error()
+                .code
+                .0,
+            51091
+        );
+        assert_eq!(
+            CompiledRegex::new("a", "g")
+                .unwrap_err()
+                .into_error()
+                .code
+                .0,
+            51108
+        );
         // Exponential backtracking ends at PCRE2's bound.
-        let evil = Regex::new("^(a+)+$", "").unwrap();
+        let evil = CompiledRegex::new("^(a+)+$", "").unwrap();
         assert!(!evil.is_match("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab".as_bytes()));
-        let hot = Regex::new("a[0-9]+z", "").unwrap();
+        let hot = CompiledRegex::new("a[0-9]+z", "").unwrap();
         assert!((0..1000).all(|_| hot.is_match(b"__a123z__")));
     }
 }

@@ -4,7 +4,7 @@
 //! enters arrays implicitly.
 
 use super::watch::WorkMeter;
-use super::{Regex, TypeSet};
+use super::{CompiledRegex, TypeSet};
 use crate::expr::{byte_units, regex_units};
 use crate::list::FEW;
 use bson::{Doc, DocBuf, Elem, Val, Value, Writer, order, tag};
@@ -37,7 +37,7 @@ enum Rule {
     MultipleOf(Scaled),
     MinLength(i64),
     MaxLength(i64),
-    Pattern(Regex),
+    Pattern(CompiledRegex),
     MinItems(i64),
     MaxItems(i64),
     UniqueItems,
@@ -65,7 +65,7 @@ struct Properties {
     named: Vec<(String, Rules)>,
     /// Where each name is in `named`; empty for few.
     by_name: HashMap<String, Vec<usize>>,
-    patterns: Vec<(Regex, Rules)>,
+    patterns: Vec<(CompiledRegex, Rules)>,
     others: Extra,
 }
 
@@ -447,7 +447,7 @@ fn parse(schema: Doc<'_>) -> Result<Rules> {
             "multipleOf" => out.push(Rule::MultipleOf(multiple_of(e)?)),
             "minLength" => out.push(Rule::MinLength(length(e)?)),
             "maxLength" => out.push(Rule::MaxLength(length(e)?)),
-            "pattern" => out.push(Rule::Pattern(Regex::new(text(e)?, "")?)),
+            "pattern" => out.push(Rule::Pattern(CompiledRegex::new(text(e)?, "")?)),
             "minItems" => out.push(Rule::MinItems(length(e)?)),
             "maxItems" => out.push(Rule::MaxItems(length(e)?)),
             "uniqueItems" => {
@@ -634,7 +634,7 @@ impl Properties {
                     p.name
                 );
             };
-            let re = Regex::new(p.name, "").map_err(|_| {
+            let re = CompiledRegex::new(p.name, "").map_err(|_| {
                 err!(
                     BadValue,
                     "Invalid regular expression in $jsonSchema keyword 'patternProperties': {}",

@@ -1,7 +1,7 @@
 //! Which rules of a `$jsonSchema` a value does not satisfy, in the shape that MongoDB's manual
 //! shows.
 
-use super::Regex;
+use super::CompiledRegex;
 use super::schema::{Names, compile, holds, unique_pair};
 use bson::{Doc, DocBuf, Val, Writer};
 
@@ -155,7 +155,7 @@ fn properties(w: &mut Writer, value: Val<'_>, d: Doc<'_>) {
 fn pattern_properties(w: &mut Writer, value: Val<'_>, d: Doc<'_>) {
     w.open_array("details");
     for p in value.as_doc().unwrap_or(Doc::EMPTY) {
-        let (Some(s), Ok(re)) = (p.val.as_doc(), Regex::new(p.name, "")) else {
+        let (Some(s), Ok(re)) = (p.val.as_doc(), CompiledRegex::new(p.name, "")) else {
             continue;
         };
         for f in d.iter().filter(|f| re.is_match(f.name.as_bytes())) {
@@ -282,12 +282,12 @@ fn others<'a>(schema: Doc<'_>, v: Val<'a>) -> Vec<(&'a str, Val<'a>)> {
     let d = v.as_doc().unwrap_or(Doc::EMPTY);
     let named = schema.get("properties").and_then(|p| p.as_doc());
     let named = Names::of(named.unwrap_or(Doc::EMPTY), d.count());
-    let patterns: Vec<Regex> = schema
+    let patterns: Vec<CompiledRegex> = schema
         .get("patternProperties")
         .and_then(|p| p.as_doc())
         .unwrap_or(Doc::EMPTY)
         .iter()
-        .filter_map(|p| Regex::new(p.name, "").ok())
+        .filter_map(|p| CompiledRegex::new(p.name, "").ok())
         .collect();
     let rule = schema.get("additionalProperties");
     let schema_of_others = rule.and_then(|r| r.as_doc());

@@ -6,12 +6,12 @@
 use super::{Filter, Node};
 use errors::{Result, bail};
 use std::sync::Arc;
-use text::{Matcher, Search, TextIndex};
+use text::{Matcher, TextExpression, TextIndex};
 
 /// `$text`
 #[derive(Clone, Debug)]
 pub struct TextSearch {
-    pub search: Search,
+    pub search: TextExpression,
     /// Of the collection's text index.
     pub matcher: Option<Matcher>,
 }

@@ -750,11 +750,6 @@ impl KeyPattern {
         matches!(self.kind, PatternKind::Geospatial(_) | PatternKind::Text(_))
     }
 
-    /// The same fields in the same order and directions.
-    pub fn same_as(&self, other: &KeyPattern) -> bool {
-        self.fields == other.fields
-    }
-
     /// MongoDB's default name: `a_1_b.c_-1`.
     pub fn default_name(&self) -> String {
         let mut name = String::new();

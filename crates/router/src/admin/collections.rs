@@ -9,7 +9,7 @@ use crate::databases::make_database;
 use crate::request::{RoutedCommand, finish, has_collation};
 use crate::state::Router;
 use bson::{Doc, DocBuf, ObjectId, Val, Value, Writer, doc};
-use cluster_view::chunks::{Change, Lock, index_chunks, lock, log, replace};
+use cluster_view::chunks::{Lock, MetadataChange, index_chunks, lock, log, replace};
 use cluster_view::collections::new_life;
 use cluster_view::collections::{entry_doc, whole_chunk};
 use cluster_view::collections::{indexes_of, now, options_of, uuid, uuid_of};
@@ -202,7 +202,7 @@ pub(crate) fn become_sharded(
         measured: false,
     };
     index_chunks(cluster)?;
-    let mut change = Change::begin(held);
+    let mut change = MetadataChange::begin(held);
     // In the place of what says where it was as a whole.
     change.remove("collections", doc! {"_id": ns});
     change.insert("collections", &[entry_doc(&entry)]);
@@ -242,7 +242,7 @@ fn spread_out(
         if cluster_view::collections::size_on(cluster, from, ns)?.1 > 0 {
             return Ok(());
         }
-        let mut change = Change::begin(held);
+        let mut change = MetadataChange::begin(held);
         let old: Vec<Chunk> = table.chunks().cloned().collect();
         replace(&mut change, &table.entry.uuid, &old, chunks);
         decide(&mut change, held, ns);
@@ -257,6 +257,59 @@ pub(super) fn reply(ns: &str) -> DocBuf {
     let mut w = Writer::new();
     w.str("collectionsharded", ns);
     finish(w, &[])
+}
+
+fn is_unique(index: &DocBuf) -> bool {
+    index.get("unique").is_some_and(Val::truthy)
+}
+
+fn fields_of(index: &DocBuf) -> Doc<'_> {
+    let fields = index.get("key").and_then(Val::as_doc);
+    fields.unwrap_or(Doc::EMPTY)
+}
+
+/// Refuses a shard key under which the shards could not keep a field unique.
+fn check_unique_indexes(ns: &str, indexes: &[DocBuf], key: &ShardKey) -> Outcome<()> {
+    for index in indexes.iter().filter(|i| is_unique(i)) {
+        let fields = fields_of(index);
+        let by_id = fields.first().is_some_and(|e| e.name == "_id");
+        if !by_id && !key.is_prefix_of(fields) {
+            return Err(err!(
+                InvalidOptions,
+                "can't shard collection '{ns}' with unique index on {fields} and proposed shard key {}. Uniqueness can't be maintained unless shard key is a prefix",
+                key.pattern()
+            )
+            .into());
+        }
+    }
+    Ok(())
+}
+
+/// Whether an index finds the documents of a range of the shard key.
+fn serves(index: &DocBuf, key: &ShardKey, unique: bool) -> bool {
+    let plain = !["sparse", "partialFilterExpression", "collation"]
+        .iter()
+        .any(|o| index.get(o).is_some_and(Val::truthy));
+    let only = is_unique(index) || !unique;
+    let by_id = index.get("name").and_then(Val::as_str) == Some("_id_");
+    // Ids are in the order of their bytes, whatever the collation.
+    (plain && only || by_id) && key.is_prefix_of(fields_of(index))
+}
+
+/// The description of an index for a shard key.
+fn index_for(key: &ShardKey, unique: bool) -> DocBuf {
+    let fields = key.fields().iter();
+    let name: Vec<String> = fields
+        .map(|f| format!("{}_{}", f.path, if f.hashed { "hashed" } else { "1" }))
+        .collect();
+    let mut index = Writer::new();
+    index.doc("key", key.pattern()).str("name", &name.join("_"));
+    // Places are in the order of bytes.
+    index.value("collation", doc! {"locale": "simple"});
+    if unique {
+        index.bool("unique", true);
+    }
+    index.finish()
 }
 
 /// The collection with an index for the shard key on a shard; whether it has no documents.
@@ -280,33 +333,8 @@ fn prepare(
     }
     let (_, count) = cluster_view::collections::size_on(&router.cluster, shard, ns)?;
     let indexes = indexes_of(&router.cluster, shard, ns)?;
-    let of = |i: &DocBuf| i.get("key").and_then(Val::as_doc).map(|d| d.to_buf());
-    for index in indexes
-        .iter()
-        .filter(|i| i.get("unique").is_some_and(Val::truthy))
-    {
-        let fields = of(index).unwrap_or_default();
-        let by_id = fields.as_doc().first().is_some_and(|e| e.name == "_id");
-        if !by_id && !key.is_prefix_of(fields.as_doc()) {
-            return Err(err!(
-                InvalidOptions,
-                "can't shard collection '{ns}' with unique index on {} and proposed shard key {}. Uniqueness can't be maintained unless shard key is a prefix",
-                fields.as_doc(),
-                key.pattern()
-            )
-            .into());
-        }
-    }
-    let serves = indexes.iter().any(|i| {
-        let plain = !["sparse", "partialFilterExpression", "collation"]
-            .iter()
-            .any(|o| i.get(o).is_some_and(Val::truthy));
-        let only = i.get("unique").is_some_and(Val::truthy) || !unique;
-        let by_id = i.get("name").and_then(Val::as_str) == Some("_id_");
-        // Ids are in the order of their bytes, whatever the collation.
-        (plain && only || by_id) && of(i).is_some_and(|k| key.is_prefix_of(k.as_doc()))
-    });
-    if serves {
+    check_unique_indexes(ns, &indexes, key)?;
+    if indexes.iter().any(|i| serves(i, key, unique)) {
         return Ok(count == 0);
     }
     if count > 0 {
@@ -316,21 +344,9 @@ fn prepare(
         )
         .into());
     }
-    let name: Vec<String> = key
-        .fields()
-        .iter()
-        .map(|f| format!("{}_{}", f.path, if f.hashed { "hashed" } else { "1" }))
-        .collect();
-    let mut index = Writer::new();
-    index.doc("key", key.pattern()).str("name", &name.join("_"));
-    // Places are in the order of bytes.
-    index.value("collation", doc! {"locale": "simple"});
-    if unique {
-        index.bool("unique", true);
-    }
     let create = doc! {
         "createIndexes": collection,
-        "indexes": bson::array![index.finish()],
+        "indexes": bson::array![index_for(key, unique)],
         "writeConcern": majority,
     };
     run(&set, db, create.as_doc())?;

@@ -141,7 +141,7 @@ pub(crate) fn split_at(
     at: &[DocBuf],
 ) -> Outcome<()> {
     let cut = cut_chunk(table, chunk, at, ObjectId::generate)?;
-    let mut change = chunks::Change::begin(held);
+    let mut change = chunks::MetadataChange::begin(held);
     chunks::replace(&mut change, &table.entry.uuid, &cut.old, &cut.new);
     change.commit()?;
     chunks::log(
@@ -169,7 +169,7 @@ fn merge_chunks(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf>
             e.message
         )
     })?;
-    let mut change = chunks::Change::begin(&held);
+    let mut change = chunks::MetadataChange::begin(&held);
     chunks::replace(&mut change, &table.entry.uuid, &joined.old, &joined.new);
     change.commit()?;
     drop(held);
@@ -189,7 +189,7 @@ fn clear_jumbo(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> 
             jumbo: false,
             ..chunk.clone()
         };
-        let mut change = chunks::Change::begin(&held);
+        let mut change = chunks::MetadataChange::begin(&held);
         let old = std::slice::from_ref(chunk);
         chunks::replace(&mut change, &table.entry.uuid, old, &[new]);
         change.commit()?;

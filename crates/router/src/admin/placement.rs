@@ -6,7 +6,7 @@ use crate::request::{RoutedCommand, finish};
 use crate::state::Router;
 use bson::{Doc, DocBuf, ObjectId, Val, Writer, doc};
 use cluster_view::Outcome;
-use cluster_view::chunks::{Change, Lock, lock, replace};
+use cluster_view::chunks::{Lock, MetadataChange, lock, replace};
 use cluster_view::collections::entry_doc;
 use cluster_view::collections::new_life;
 use cluster_view::collections::{indexes_of, listed};
@@ -202,7 +202,7 @@ fn refine_to(
         .collect();
     let ns = &entry.ns;
     let tags = cluster.read_config("tags", doc! {"ns": ns.as_str()}.as_doc(), Doc::EMPTY)?;
-    let mut change = Change::begin(held);
+    let mut change = MetadataChange::begin(held);
     change.remove("collections", doc! {"_id": ns.as_str()});
     change.insert("collections", &[entry_doc(&entry)]);
     let old: Vec<Chunk> = table.chunks().cloned().collect();

@@ -11,7 +11,7 @@ use cluster_view::metadata::Cluster;
 use cluster_view::{Failure, Outcome};
 use errors::{Code, err};
 use mover::transfer;
-use mover::transfer::{Plan, table_under};
+use mover::transfer::{ReshardPlan, table_under};
 use sharding::zones::Zone;
 use sharding::{Place, RoutingTable, ShardKey, split};
 use std::collections::BTreeMap;
@@ -68,7 +68,7 @@ pub(super) fn reshard_collection(router: &Router, command: &RoutedCommand<'_>) -
     }
     let tags = tags(command, ns, &key)?;
     let ranges = ranges(cluster, &table, &key, asked)?;
-    let plan = Plan {
+    let plan = ReshardPlan {
         index: index_for(cluster, &table, &key)?,
         unique: false,
         unsplittable: false,
@@ -115,7 +115,7 @@ pub(super) fn unshard(router: &Router, command: &RoutedCommand<'_>) -> Outcome<D
     };
     cluster.shard(&to)?;
     let key = ShardKey::parse(doc! {"_id": 1}.as_doc())?;
-    let plan = Plan {
+    let plan = ReshardPlan {
         ranges: vec![(key.global_min(), key.global_max(), to)],
         key,
         unique: false,

@@ -12,7 +12,7 @@ use cluster_view::metadata::{Placement, run};
 use cluster_view::routing::no_database;
 use errors::{Error, err};
 use mover::PendingMoves;
-use sharding::{Series, ShardKey, series};
+use sharding::{RoutingTable, Series, ShardKey, series};
 
 fn is_series(listed: &DocBuf) -> bool {
     listed.get("type").and_then(Val::as_str) == Some("timeseries")
@@ -59,21 +59,8 @@ pub(super) fn shard(
     let primary = match cluster.refresh(&buckets)? {
         Some(Placement::Unsharded(unsharded)) => unsharded.shard,
         Some(Placement::Sharded(table)) => {
-            let options = table
-                .entry
-                .series
-                .as_ref()
-                .map_or(Doc::EMPTY, Series::options);
-            let wanted = series::key_of_buckets(options, pattern)?;
-            if table.key().pattern() == wanted.as_doc() {
-                return Ok(Some(reply(ns)));
-            }
-            return Err(err!(
-                AlreadyInitialized,
-                "sharding already enabled for collection {ns} with options {{ key: {}, unique: false }}",
-                table.key().pattern()
-            )
-            .into());
+            check_same_key(&table, ns, pattern)?;
+            return Ok(Some(reply(ns)));
         }
         None => return Err(no_database(db)),
     };
@@ -91,6 +78,22 @@ pub(super) fn shard(
     make_sharded(router, command, held, &buckets, wanted, &primary, empty)?;
     cluster.forget(ns);
     Ok(Some(reply(ns)))
+}
+
+/// Of a time series that is sharded already: whether it is by this key.
+fn check_same_key(table: &RoutingTable, ns: &str, pattern: Doc<'_>) -> Outcome<()> {
+    let options = table.entry.series.as_ref();
+    let options = options.map_or(Doc::EMPTY, Series::options);
+    let wanted = series::key_of_buckets(options, pattern)?;
+    if table.key().pattern() == wanted.as_doc() {
+        return Ok(());
+    }
+    Err(err!(
+        AlreadyInitialized,
+        "sharding already enabled for collection {ns} with options {{ key: {}, unique: false }}",
+        table.key().pattern()
+    )
+    .into())
 }
 
 fn other_spec(ns: &str) -> Error {

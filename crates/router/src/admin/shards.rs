@@ -19,6 +19,43 @@ pub(super) fn add(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBu
     let cluster = &router.cluster;
     let set = cluster.outside(given);
     let hello = run(&set, "admin", doc! {"hello": 1}.as_doc())?;
+    let name = shard_name(&set, given, &hello)?;
+    let hosts = hello
+        .get("hosts")
+        .and_then(Val::as_array)
+        .unwrap_or(Doc::EMPTY);
+    let mut hosts: Vec<&str> = hosts.values().filter_map(Val::as_str).collect();
+    hosts.sort_unstable();
+    let address = format!("{name}/{}", hosts.join(","));
+    let id = command.field("name").and_then(Val::as_str).unwrap_or(name);
+    if let Some(shard) = shard_of_set(&cluster.shards()?, name) {
+        return added_before(router, &shard, command, &address);
+    }
+    let databases = new_databases(cluster, &set, given)?;
+    mover::settings::tell(cluster, &set)?;
+    let entry =
+        doc! {"_id": id, "host": &address, "state": 1, "topologyTime": Value::timestamp(now())};
+    insert(router, "shards", entry)?;
+    for db in &databases {
+        let version = doc! {"uuid": Value::binary(4, &cluster_view::collections::uuid()), "timestamp": Value::timestamp(now()), "lastMod": 1};
+        insert(
+            router,
+            "databases",
+            doc! {"_id": db, "primary": id, "version": version},
+        )?;
+    }
+    tell_who_it_is(router, &set, id, &address);
+    log(cluster, "addShard", "", doc! {"name": id, "host": &address});
+    cluster.forget_all();
+    mover::transfer::join_time(cluster, id)?;
+    balancer::keep_settings_sound(cluster)?;
+    let mut w = Writer::new();
+    w.str("shardAdded", id);
+    Ok(finish(w, &[]))
+}
+
+/// The name of a replica set that may be a shard.
+fn shard_name<'h>(set: &ReplicaSet, given: &str, hello: &'h DocBuf) -> Outcome<&'h str> {
     let Some(name) = hello.get("setName").and_then(Val::as_str) else {
         return Err(err!(OperationFailed, "{given} is no member of a replica set").into());
     };
@@ -39,22 +76,13 @@ pub(super) fn add(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBu
         )
         .into());
     }
-    let hosts = hello
-        .get("hosts")
-        .and_then(Val::as_array)
-        .unwrap_or(Doc::EMPTY);
-    let mut hosts: Vec<&str> = hosts.values().filter_map(Val::as_str).collect();
-    hosts.sort_unstable();
-    let address = format!("{name}/{}", hosts.join(","));
-    let id = command.field("name").and_then(Val::as_str).unwrap_or(name);
-    if let Some(shard) = shard_of_set(&cluster.shards()?, name) {
-        return added_before(router, &shard, command, &address);
-    }
-    let listed = run(
-        &set,
-        "admin",
-        doc! {"listDatabases": 1, "nameOnly": true}.as_doc(),
-    )?;
+    Ok(name)
+}
+
+/// The databases that a new shard brings with it; an error where the cluster has one of that name.
+fn new_databases(cluster: &Cluster, set: &ReplicaSet, given: &str) -> Outcome<Vec<String>> {
+    let list = doc! {"listDatabases": 1, "nameOnly": true};
+    let listed = run(set, "admin", list.as_doc())?;
     let databases = listed
         .get("databases")
         .and_then(Val::as_array)
@@ -62,7 +90,10 @@ pub(super) fn add(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBu
     let names = databases
         .values()
         .filter_map(|d| d.as_doc()?.get("name")?.as_str());
-    let databases: Vec<&str> = names.filter(|n| !OWN.contains(n)).collect();
+    let databases: Vec<String> = names
+        .filter(|n| !OWN.contains(n))
+        .map(str::to_string)
+        .collect();
     for db in &databases {
         if let Some(other) = cluster.database(db)? {
             return Err(err!(
@@ -72,26 +103,7 @@ pub(super) fn add(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBu
             .into());
         }
     }
-    mover::settings::tell(cluster, &set)?;
-    let entry =
-        doc! {"_id": id, "host": &address, "state": 1, "topologyTime": Value::timestamp(now())};
-    insert(router, "shards", entry)?;
-    for db in databases {
-        let version = doc! {"uuid": Value::binary(4, &cluster_view::collections::uuid()), "timestamp": Value::timestamp(now()), "lastMod": 1};
-        insert(
-            router,
-            "databases",
-            doc! {"_id": db, "primary": id, "version": version},
-        )?;
-    }
-    tell_who_it_is(router, &set, id, &address);
-    log(cluster, "addShard", "", doc! {"name": id, "host": &address});
-    cluster.forget_all();
-    mover::transfer::join_time(cluster, id)?;
-    balancer::keep_settings_sound(cluster)?;
-    let mut w = Writer::new();
-    w.str("shardAdded", id);
-    Ok(finish(w, &[]))
+    Ok(databases)
 }
 
 /// The shard that is the replica set of that name.
@@ -216,11 +228,8 @@ fn with_members(cluster: &Cluster, shard: Doc<'_>) -> DocBuf {
     w.finish()
 }
 
-/// Begins to empty a shard, says how far that is, or takes it out when it is empty.
-pub(super) fn remove(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
-    let name = command.collection();
-    let cluster = &router.cluster;
-    let shards = cluster.shards()?;
+/// The shard of that name or address, which is not the last one that stays.
+fn shard_to_remove<'s>(shards: &'s [DocBuf], name: &str) -> Outcome<&'s DocBuf> {
     let found = shards.iter().find(|s| {
         [s.get("_id"), s.get("host")]
             .iter()
@@ -230,18 +239,26 @@ pub(super) fn remove(router: &Router, command: &RoutedCommand<'_>) -> Outcome<Do
     let Some(shard) = found else {
         return Err(err!(ShardNotFound, "Could not find shard named {name}").into());
     };
-    let id = shard.get("_id").and_then(Val::as_str).unwrap_or_default();
-    let staying = |s: &&DocBuf| {
-        !s.get("draining").is_some_and(Val::truthy)
-            && s.get("_id").and_then(Val::as_str) != Some(id)
+    let stays = |s: &DocBuf| {
+        !s.get("draining").is_some_and(Val::truthy) && s.get("_id") != shard.get("_id")
     };
-    if !shards.iter().any(|s| staying(&s)) {
+    if !shards.iter().any(stays) {
         return Err(err!(
             IllegalOperation,
             "Operation not allowed because it would remove the last shard"
         )
         .into());
     }
+    Ok(shard)
+}
+
+/// Begins to empty a shard, says how far that is, or takes it out when it is empty.
+pub(super) fn remove(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
+    let name = command.collection();
+    let cluster = &router.cluster;
+    let shards = cluster.shards()?;
+    let shard = shard_to_remove(&shards, name)?;
+    let id = shard.get("_id").and_then(Val::as_str).unwrap_or_default();
     let databases = cluster.read_config("databases", doc! {"primary": id}.as_doc(), Doc::EMPTY)?;
     let chunks = cluster.read_config("chunks", doc! {"shard": id}.as_doc(), Doc::EMPTY)?;
     // Pending moves end first: later they would not find this shard to tell it.

@@ -5,7 +5,7 @@ use crate::request::RoutedCommand;
 use crate::state::Router;
 use bson::{Doc, DocBuf, Val, doc};
 use cluster_view::Outcome;
-use cluster_view::chunks::{Change, lock};
+use cluster_view::chunks::{MetadataChange, lock};
 use errors::err;
 use mover::balancer;
 use sharding::zones::{Zone, check};
@@ -84,7 +84,7 @@ pub(super) fn update_range(router: &Router, command: &RoutedCommand<'_>) -> Outc
         check(&zones?, &range)?;
     }
     let filter = doc! {"ns": ns, "min": &min};
-    let mut change = Change::begin(&held);
+    let mut change = MetadataChange::begin(&held);
     change.remove("tags", filter.clone());
     if let Some(zone) = zone {
         let entry =

@@ -279,7 +279,7 @@ fn drop_sharded(cluster: &Cluster, ns: &str, concern: Option<Doc<'_>>) -> Outcom
         return Ok(Vec::new());
     };
     let uuid = Value::binary(4, &table.entry.uuid);
-    let mut change = cluster_view::chunks::Change::begin(&held);
+    let mut change = cluster_view::chunks::MetadataChange::begin(&held);
     change.remove("collections", doc! {"_id": ns});
     change.remove("chunks", doc! {"uuid": uuid});
     change.remove("tags", doc! {"ns": ns});

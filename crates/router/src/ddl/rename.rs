@@ -11,7 +11,7 @@ use crate::request::RoutedCommand;
 use crate::state::Router;
 use bson::{DocBuf, Val, Value, doc};
 use cluster_view::Outcome;
-use cluster_view::chunks::{Change, Lock, lock};
+use cluster_view::chunks::{Lock, MetadataChange, lock};
 use cluster_view::metadata::{Cluster, Placement, Unsharded, run as run_on};
 use cluster_view::write_concern::majority;
 use errors::err;
@@ -48,12 +48,7 @@ pub(crate) fn run(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBu
             };
             let b = match b {
                 Some(b) => b,
-                // A database that is not there yet is made beside the collection.
-                None => {
-                    let db = to.split_once('.').map_or(to, |(db, _)| db);
-                    make_database(cluster, db, Some(&a.shard))?;
-                    made_for(cluster, db, to)?
-                }
+                None => made_beside(cluster, to, a)?,
             };
             let same = matches!(&b, Placement::Unsharded(b) if a.shard == b.shard);
             if !same || !is_on_primary(cluster, &from, a)? {
@@ -80,6 +75,13 @@ pub(crate) fn run(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBu
         )
         .into()),
     }
+}
+
+/// Where a collection goes whose database is made for it, beside another collection.
+fn made_beside(cluster: &Cluster, ns: &str, other: &Unsharded) -> Outcome<Placement> {
+    let db = ns.split_once('.').map_or(ns, |(db, _)| db);
+    make_database(cluster, db, Some(&other.shard))?;
+    made_for(cluster, db, ns)
 }
 
 /// The locks of the databases: what has no chunk of its own goes where they go.
@@ -118,7 +120,7 @@ fn untrack(cluster: &Cluster, held: &Lock<'_>, databases: &[Lock<'_>]) -> Outcom
         return Ok(());
     };
     let primary = table.shards().next().cloned();
-    let mut change = Change::begin(held);
+    let mut change = MetadataChange::begin(held);
     databases.iter().for_each(|lock| change.holding(lock));
     change.remove("collections", doc! {"_id": ns});
     change.remove("chunks", doc! {"uuid": Value::binary(4, &table.entry.uuid)});

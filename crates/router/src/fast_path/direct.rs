@@ -29,7 +29,7 @@ use cluster_view::metadata::Placement;
 use cluster_view::operation_time::end_of_step;
 use cluster_view::read_preference::ReadPreference;
 use cluster_view::replica_set::{Member, ReplicaSet, ServerSelection, Terms};
-use cluster_view::upstream::Room;
+use cluster_view::upstream::ReplyRoom;
 use cluster_view::{Failure, Outcome};
 use std::sync::Arc;
 
@@ -80,7 +80,7 @@ pub(crate) struct UnderWay {
     then: Then,
     /// The replies, for the worker that goes on, and the memory of long ones.
     replies: Vec<DocBuf>,
-    rooms: Vec<Room>,
+    rooms: Vec<ReplyRoom>,
 }
 
 /// The commands to send.
@@ -295,7 +295,7 @@ enum Judged {
 }
 
 impl ShardRequest {
-    fn judged(&self, router: &Router, rooms: &mut Vec<Room>) -> Judged {
+    fn judged(&self, router: &Router, rooms: &mut Vec<ReplyRoom>) -> Judged {
         let reply = match self.slot.lock().take() {
             Some((reply, room)) => {
                 rooms.push(room);

@@ -17,7 +17,7 @@
 
 use bson::DocBuf;
 use cluster_view::replica_set::{LATE, Member, ReplicaSet};
-use cluster_view::upstream::{Connection, Read, Room, room_for, time_is_over};
+use cluster_view::upstream::{Connection, Read, ReplyRoom, room_for, time_is_over};
 use cluster_view::{Failure, Outcome};
 use mio::event::Event;
 use mio::unix::SourceFd;
@@ -43,7 +43,7 @@ const BUFFER_BYTES: usize = 64 << 10;
 const EVENTS: usize = 256;
 
 /// Where a reply comes to be, with its memory.
-pub(crate) type Slot = Arc<Mutex<Option<(Outcome<DocBuf>, Room)>>>;
+pub(crate) type Slot = Arc<Mutex<Option<(Outcome<DocBuf>, ReplyRoom)>>>;
 
 struct Ticket {
     /// How many replies it lacks.
@@ -81,7 +81,7 @@ struct LoopConnection {
     have: Vec<u8>,
     command: Option<CommandInFlight>,
     /// For the reply that comes.
-    room: Room,
+    room: ReplyRoom,
     /// Its reply waits for memory.
     short: bool,
     /// The server has closed its side.
@@ -159,7 +159,7 @@ impl LoopConnections {
             };
             match self.begin(at, &one.message, command) {
                 Ok(()) => under_way += 1,
-                Err(failure) => *slot.lock() = Some((Err(failure), Room::none())),
+                Err(failure) => *slot.lock() = Some((Err(failure), ReplyRoom::none())),
             }
             slots.push(slot);
         }
@@ -225,7 +225,7 @@ impl LoopConnections {
             unsent: Vec::new(),
             have: Vec::new(),
             command: None,
-            room: Room::none(),
+            room: ReplyRoom::none(),
             short: false,
             ended: false,
             used: Instant::now(),
@@ -387,7 +387,7 @@ impl LoopConnections {
             return;
         };
         let dropped = outcome.is_err() || kept.ended;
-        let room = std::mem::replace(&mut kept.room, Room::none());
+        let room = std::mem::replace(&mut kept.room, ReplyRoom::none());
         if let Some(command) = kept.command.take() {
             *command.slot.lock() = Some((outcome, room));
             self.count(command.ticket, tickets);
@@ -422,7 +422,7 @@ impl LoopConnections {
                 in_flight.end_wait();
             }
         }
-        kept.room = Room::taken(control, bytes);
+        kept.room = ReplyRoom::taken(control, bytes);
         if let Some(ticket) = ticket {
             ticket.holds = true;
         }

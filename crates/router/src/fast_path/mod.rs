@@ -15,7 +15,7 @@ use cluster_view::Outcome as Routed;
 use cluster_view::reply::cursor_id;
 use commands::{Connection, Local, LoggedIn};
 use front::{ParsedCommand, Specification};
-use service::{Client, Kept, Mode, Needs, Outcome, Request, Unfinished};
+use service::{Client, KeptProgress, Mode, Needs, Outcome, Request, Unfinished};
 use std::sync::Arc;
 
 /// What an event loop, or a worker, keeps from request to request.
@@ -115,7 +115,7 @@ impl Router {
         command: &'static Specification,
         out: &mut Vec<u8>,
     ) -> Outcome {
-        let to_worker = |kept: Option<Kept>| {
+        let to_worker = |kept: Option<KeptProgress>| {
             Outcome::Suspended(Unfinished {
                 needs: Needs::Worker,
                 kept,

@@ -147,47 +147,50 @@ pub(crate) fn of_collection(router: &Router, command: &RoutedCommand<'_>) -> Out
         for (shard, reply) in shards.iter().zip(replies) {
             by_shard.push((shard.clone(), sound(reply)?));
         }
-        let mut w = Writer::new();
-        if name != "validate" {
-            w.bool("sharded", true).str("ns", &ns);
-        }
-        match name {
-            "dataSize" => sum(&by_shard, &["size", "numObjects", "millis"], &mut w),
-            "validate" => {
-                let valid = by_shard
-                    .iter()
-                    .all(|(_, r)| r.get("valid").is_some_and(Val::truthy));
-                w.bool("valid", valid);
-            }
-            _ => {
-                let names = [
-                    "count",
-                    "size",
-                    "storageSize",
-                    "totalIndexSize",
-                    "totalSize",
-                    "numOrphanDocs",
-                ];
-                sum(&by_shard, &names, &mut w);
-                write_merged_stats(&mut w, &by_shard);
-                let indexes = by_shard.first().and_then(|(_, r)| r.get("nindexes"));
-                w.val("nindexes", indexes.unwrap_or(Val::NULL));
-                w.i64(
-                    "nchunks",
-                    match placement {
-                        Placement::Sharded(table) => table.len() as i64,
-                        Placement::Unsharded(_) => 1,
-                    },
-                );
-            }
-        }
-        w.open_doc(if name == "validate" { "raw" } else { "shards" });
-        for (shard, reply) in &by_shard {
-            w.doc(shard, reply.as_doc());
-        }
-        w.close();
-        Ok(finish(w, &[]))
+        let chunks = match placement {
+            Placement::Sharded(table) => table.len(),
+            Placement::Unsharded(_) => 1,
+        };
+        Ok(of_shards(name, &ns, &by_shard, chunks))
     })
+}
+
+/// The reply that the shards' replies come to.
+fn of_shards(name: &str, ns: &str, by_shard: &[(Arc<str>, DocBuf)], chunks: usize) -> DocBuf {
+    let mut w = Writer::new();
+    if name != "validate" {
+        w.bool("sharded", true).str("ns", ns);
+    }
+    match name {
+        "dataSize" => sum(by_shard, &["size", "numObjects", "millis"], &mut w),
+        "validate" => {
+            let valid = by_shard
+                .iter()
+                .all(|(_, r)| r.get("valid").is_some_and(Val::truthy));
+            w.bool("valid", valid);
+        }
+        _ => {
+            let names = [
+                "count",
+                "size",
+                "storageSize",
+                "totalIndexSize",
+                "totalSize",
+                "numOrphanDocs",
+            ];
+            sum(by_shard, &names, &mut w);
+            write_merged_stats(&mut w, by_shard);
+            let indexes = by_shard.first().and_then(|(_, r)| r.get("nindexes"));
+            w.val("nindexes", indexes.unwrap_or(Val::NULL));
+            w.i64("nchunks", chunks as i64);
+        }
+    }
+    w.open_doc(if name == "validate" { "raw" } else { "shards" });
+    for (shard, reply) in by_shard {
+        w.doc(shard, reply.as_doc());
+    }
+    w.close();
+    finish(w, &[])
 }
 
 /// What a version of the API does not allow of what the shards have.

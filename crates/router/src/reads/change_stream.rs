@@ -14,6 +14,7 @@
 //! Invariants: events come in the order of (token, shard), for every reader and every time. A stream
 //! that resumes asks each shard from the token's timestamp on, and skips events up to the token.
 
+use crate::merge::release;
 use crate::reads::find;
 use crate::reads::stream_token::{shard_in, with_shard};
 use crate::reads::waiting_streams::Waiting;
@@ -21,7 +22,7 @@ use crate::request::{RoutedCommand, finish};
 use crate::state::cursors::CursorSource;
 use crate::state::{Router, cursors};
 use bson::{Doc, DocBuf, Val, Writer, doc};
-use changes::{Token, TokenPlace};
+use changes::{ResumeToken, TokenPlace};
 use cluster_view::replica_set::ServerSelection;
 use cluster_view::upstream::{Wait, error_of, message, with_fields};
 use cluster_view::{Failure, Outcome, ReplicaSet};
@@ -174,7 +175,7 @@ impl Begin {
             .into_iter()
             .find_map(|name| Some((name, given.get(name).filter(|v| !v.is_nullish())?)));
         if let Some((name, v)) = resumed {
-            let token = Token::parse(v)?;
+            let token = ResumeToken::parse(v)?;
             if name == "resumeAfter" && matches!(token.place, TokenPlace::Invalidate { .. }) {
                 return Err(err!(
                     InvalidResumeToken,
@@ -205,7 +206,7 @@ impl Begin {
         };
         let least = || times.values().min().copied().unwrap_or_default();
         let time = given.and_then(Val::as_timestamp).unwrap_or_else(least);
-        let token = Token::mark(time).hex();
+        let token = ResumeToken::mark(time).hex();
         Ok(Begin {
             after: (token.clone(), String::new()),
             unnamed: None,
@@ -253,13 +254,13 @@ fn data_of(token: Option<Val<'_>>) -> String {
     data.unwrap_or_default().into()
 }
 
-fn token_of(hex: &str) -> Outcome<Token> {
-    Ok(Token::parse(doc! {"_data": hex}.as_doc().as_val())?)
+fn token_of(hex: &str) -> Outcome<ResumeToken> {
+    Ok(ResumeToken::parse(doc! {"_data": hex}.as_doc().as_val())?)
 }
 
 /// The mark before everything of a token's timestamp.
 fn mark_of(hex: &str) -> Outcome<String> {
-    Ok(Token::mark(token_of(hex)?.ts).hex())
+    Ok(ResumeToken::mark(token_of(hex)?.ts).hex())
 }
 
 impl CursorSource for ChangeStream {
@@ -350,12 +351,8 @@ impl ChangeStream {
     /// Between two batches: keeps in memory only what there is room for.
     fn release(&mut self, router: &Router) -> Outcome<()> {
         let memory = router.local.cursor_memory();
-        self.share.release();
-        let mut held = 0;
-        for part in &mut self.parts {
-            held = part.held.release(&memory, &mut self.share, held)?;
-        }
-        Ok(())
+        let held = self.parts.iter_mut().map(|p| &mut p.held);
+        release(&memory, &mut self.share, held)
     }
 
     /// Appends events, and waits for some.

@@ -230,21 +230,26 @@ fn explain_pipeline(
     let to_each: Vec<_> = shards.iter().map(|s| (s.clone(), body.clone())).collect();
     let replies = router.cluster.scatter(placement, &to_each)?;
     for (shard, reply) in shards.iter().zip(replies) {
-        let reply = sound(reply)?;
-        let mut one = Writer::new();
-        one.str("host", &router.cluster.shard(shard)?.address);
-        let own = [
-            "ok",
-            "$clusterTime",
-            "operationTime",
-            "serverInfo",
-            "command",
-        ];
-        for e in reply.as_doc().iter().filter(|e| !own.contains(&e.name)) {
-            one.val(e.name, e.val);
-        }
-        w.doc(shard, one.finish().as_doc());
+        w.doc(shard, of_shard(router, shard, &sound(reply)?)?.as_doc());
     }
     w.close();
     Ok(finish(w, &[]))
+}
+
+/// What a shard's reply says of its plan, and where it is.
+fn of_shard(router: &Router, shard: &str, reply: &DocBuf) -> Outcome<DocBuf> {
+    let mut w = Writer::new();
+    w.str("host", &router.cluster.shard(shard)?.address);
+    let not_of_plans = [
+        "ok",
+        "$clusterTime",
+        "operationTime",
+        "serverInfo",
+        "command",
+    ];
+    let plan = reply.as_doc().iter();
+    for e in plan.filter(|e| !not_of_plans.contains(&e.name)) {
+        w.val(e.name, e.val);
+    }
+    Ok(w.finish())
 }

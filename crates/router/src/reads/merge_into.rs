@@ -38,7 +38,7 @@ use bson::{Doc, DocBuf, ObjectId, Val, Writer, doc};
 use cluster_view::chunks::lock;
 use cluster_view::metadata::{Placement, Unsharded};
 use cluster_view::reply::sound;
-use cluster_view::routing::{UnderWay, received};
+use cluster_view::routing::{SentCommand, received};
 use cluster_view::upstream::with_fields;
 use cluster_view::{Failure, Outcome, write_concern};
 use errors::err;
@@ -211,7 +211,7 @@ fn begin_beside(
     body: &DocBuf,
     before: &[Val<'_>],
     target: &Target,
-) -> Outcome<Option<(Apart, Arc<str>, UnderWay)>> {
+) -> Outcome<Option<(Apart, Arc<str>, SentCommand)>> {
     let Some((shard, stage)) = target.whole_on() else {
         return Ok(None);
     };

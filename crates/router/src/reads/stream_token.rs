@@ -49,13 +49,13 @@ pub(crate) fn shard_in(token: &str) -> Outcome<String> {
 mod tests {
     use super::*;
     use bson::doc;
-    use changes::{Token, TokenPlace};
+    use changes::{ResumeToken, TokenPlace};
     use cluster_view::Failure;
     use errors::Code;
 
     #[test]
     fn a_token_names_its_shard() {
-        let token = Token {
+        let token = ResumeToken {
             ts: 7 << 32,
             place: TokenPlace::Event { at: 1, fragment: 0 },
             uuid: [3; 16],
@@ -64,7 +64,7 @@ mod tests {
         let shard = |token: &str| shard_in(token).map_err(Failure::into_error);
         let whole = with_shard(&own, "shard-2");
         let data = doc! {"_data": &whole};
-        assert_eq!(Token::parse(data.as_doc().as_val()).unwrap(), token);
+        assert_eq!(ResumeToken::parse(data.as_doc().as_val()).unwrap(), token);
         for same in [
             whole.clone(),
             whole.to_lowercase(),

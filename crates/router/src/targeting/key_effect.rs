@@ -4,14 +4,14 @@
 //! place.
 
 use crate::request::RoutedCommand;
-use bson::{Doc, Val, Writer, order, tag};
+use bson::{Doc, Val, Writer, order};
 use cluster_view::Outcome;
 use errors::err;
 use query::collation::Collation;
 use query::expr::ParseEnv;
 use query::filter::Filter;
 use query::path::FieldPath;
-use sharding::{Place, PlaceRange, RoutingTable, targeting};
+use sharding::{Place, PlaceRange, RoutingTable, ShardKey, targeting};
 
 /// What an update does to the shard key of the document that it finds.
 pub(crate) enum Key {
@@ -33,6 +33,24 @@ fn equality(filter: &Filter, field: &str) -> Option<bson::Value> {
     found.map(|(_, v)| v.to_value())
 }
 
+fn effect_of_pipeline(key: &ShardKey, stages: Doc<'_>) -> Key {
+    let touches = |e: bson::Elem<'_>| match (e.name, e.val.as_doc()) {
+        ("$set" | "$addFields", Some(fields)) => fields.iter().any(|f| key.concerns(f.name)),
+        ("$unset", _) => {
+            let one = e.val.as_str().into_iter();
+            let list = e.val.as_array().unwrap_or(Doc::EMPTY);
+            let mut names = one.chain(list.values().filter_map(Val::as_str));
+            names.any(|name| key.concerns(name))
+        }
+        _ => key.names().any(|name| name != "_id"),
+    };
+    let mut first = stages.values().filter_map(|s| s.as_doc()?.first());
+    match first.any(touches) {
+        true => Key::MayChange,
+        false => Key::Kept,
+    }
+}
+
 /// What can be said by the update alone.
 pub(crate) fn effect_on_key(
     table: &RoutingTable,
@@ -46,26 +64,8 @@ pub(crate) fn effect_on_key(
         // The shard reports what is wrong with it.
         return Ok(Key::Kept);
     }
-    if update.tag == tag::ARRAY {
-        let stages = update.as_array().unwrap_or(Doc::EMPTY);
-        for e in stages.values().filter_map(|s| s.as_doc()?.first()) {
-            let touched = match (e.name, e.val.as_doc()) {
-                ("$set" | "$addFields", Some(fields)) => {
-                    fields.iter().any(|f| key.concerns(f.name))
-                }
-                ("$unset", _) => {
-                    let one = e.val.as_str().into_iter();
-                    let list = e.val.as_array().unwrap_or(Doc::EMPTY);
-                    let mut names = one.chain(list.values().filter_map(Val::as_str));
-                    names.any(|name| key.concerns(name))
-                }
-                _ => key.names().any(|name| name != "_id"),
-            };
-            if touched {
-                return Ok(Key::MayChange);
-            }
-        }
-        return Ok(Key::Kept);
+    if let Some(stages) = update.as_array() {
+        return Ok(effect_of_pipeline(key, stages));
     }
     let update = update.as_doc().unwrap_or(Doc::EMPTY);
     let parsed = Filter::parse(filter, &ParseEnv::new()).ok();

@@ -3,7 +3,7 @@
 use crate::problem::wrong_definition;
 use bson::{Doc, Val};
 use errors::{Result, Stop};
-use pcre::{Options, Regex};
+use pcre::{PatternOptions, Regex};
 use std::cell::RefCell;
 use std::sync::Arc;
 
@@ -135,7 +135,7 @@ impl<'a> Settings<'a> {
         let pattern = self.required_string(name)?;
         let made = match pattern.len() > MOST_PATTERN_BYTES {
             true => Err("it is too long".to_string()),
-            false => Regex::new(pattern, Options::default()),
+            false => Regex::new(pattern, PatternOptions::default()),
         };
         made.map(Arc::new)
             .map_err(|e| self.wrong(name, &format!("is no regular expression: {e}")))

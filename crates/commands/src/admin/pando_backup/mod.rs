@@ -29,7 +29,7 @@ use crate::topology::member::host;
 use bson::Doc;
 use errors::{Fallible, Result, bail, err};
 use front::idl;
-use own_process::pace::Pace;
+use own_process::pace::BackgroundThrottle;
 use staged::Staged;
 use std::fs;
 use std::io::ErrorKind;
@@ -190,7 +190,7 @@ fn verify(cx: &mut CommandContext<'_, '_>, path: &Path) -> Result<()> {
 }
 
 fn describe(cx: &mut CommandContext<'_, '_>, copy: &Staged) -> Result<()> {
-    let read = |pace: &mut Pace| {
+    let read = |pace: &mut BackgroundThrottle| {
         let found = staged::read_whole(copy.dir(), pace)?;
         Ok((found, copy.files(pace)?))
     };

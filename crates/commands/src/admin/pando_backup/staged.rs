@@ -10,7 +10,7 @@
 
 use super::{Outcome, failed, unreadable};
 use errors::err;
-use own_process::pace::Pace;
+use own_process::pace::BackgroundThrottle;
 use sha2::{Digest, Sha256};
 use std::fs::{self, DirBuilder, File};
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
@@ -101,7 +101,7 @@ impl Staged {
     }
 
     /// Its files, each read whole.
-    pub fn files(&self, pace: &mut Pace) -> Outcome<Vec<StagedFile>> {
+    pub fn files(&self, pace: &mut BackgroundThrottle) -> Outcome<Vec<StagedFile>> {
         let mut files = Vec::new();
         for folder in ["", "engine"] {
             let dir = self.dir.join(folder);
@@ -172,7 +172,7 @@ fn is_idle(path: &Path) -> bool {
     since.is_some_and(|since| since > IDLE)
 }
 
-fn hash(path: &Path, pace: &mut Pace) -> std::io::Result<(u64, [u8; 32])> {
+fn hash(path: &Path, pace: &mut BackgroundThrottle) -> std::io::Result<(u64, [u8; 32])> {
     let mut file = pace.reading(File::open(path)?);
     let (mut hasher, mut bytes) = (Sha256::new(), 0);
     let mut piece = vec![0; 1 << 20];
@@ -188,9 +188,9 @@ fn hash(path: &Path, pace: &mut Pace) -> std::io::Result<(u64, [u8; 32])> {
 
 /// Does long work in a thread that gives way to all others of the server, and of the machine.
 pub(super) fn beside_others<T: Send>(
-    work: impl FnOnce(&mut Pace) -> Outcome<T> + Send,
+    work: impl FnOnce(&mut BackgroundThrottle) -> Outcome<T> + Send,
 ) -> Outcome<T> {
-    let gives_way = || work(&mut Pace::begin(1));
+    let gives_way = || work(&mut BackgroundThrottle::begin(1));
     std::thread::scope(|scope| {
         let begun = std::thread::Builder::new()
             .name("backup-read".into())
@@ -202,7 +202,7 @@ pub(super) fn beside_others<T: Send>(
 }
 
 /// Reads a copy as a start would, and every block of its files.
-pub(super) fn read_whole(path: &Path, pace: &mut Pace) -> Outcome<Found> {
+pub(super) fn read_whole(path: &Path, pace: &mut BackgroundThrottle) -> Outcome<Found> {
     let offline = Offline::open(path)?;
     offline.stamp()?;
     for (name, _) in offline.files()? {
@@ -286,7 +286,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("secret"), b"s").unwrap();
         let copy = one(dir.path());
-        let files = copy.files(&mut Pace::begin(1)).unwrap();
+        let files = copy.files(&mut BackgroundThrottle::begin(1)).unwrap();
         let told: Vec<_> = files.iter().map(|f| (f.name.as_str(), f.bytes)).collect();
         assert_eq!(told, [("BACKUP", 3), ("engine/000001.sst", 1)]);
         assert_eq!(files[0].sha256[..], Sha256::digest(b"yes")[..]);

@@ -5,7 +5,7 @@ use super::super::plot::{Axis, Body, Line};
 use super::{Charts, grouped};
 use crate::lang::tr;
 use crate::overview::connections as connections_of;
-use crate::report::Step;
+use crate::report::MeasuredStep;
 use crate::text;
 
 impl Charts<'_> {
@@ -39,7 +39,7 @@ impl Charts<'_> {
 }
 
 /// The rate of each whole second, at the operations that were done when it ended.
-fn rate_by_done(step: &Step) -> Vec<(f64, f64)> {
+fn rate_by_done(step: &MeasuredStep) -> Vec<(f64, f64)> {
     let mut done = 0;
     let mut points = Vec::with_capacity(step.series.len());
     for second in &step.series {
@@ -59,7 +59,7 @@ mod tests {
     #[test]
     fn a_page_of_study_h_opens_with_rates_over_time_and_over_what_was_done() {
         let mut report = Draft::new("study", "H-queue").report;
-        let step = Step::example("H-queue", "P", 1, 100.0);
+        let step = MeasuredStep::example("H-queue", "P", 1, 100.0);
         report.steps.push(step);
         let step = &report.steps[0];
         let points = rate_by_done(step);

@@ -6,11 +6,11 @@ use super::{Charts, distinct, grouped, spikes};
 use crate::lang::{known, tr};
 use crate::overview::connections as connections_of;
 use crate::rates::{drawn, group_interval};
-use crate::report::{Sizes, Step};
+use crate::report::{CollectionSizes, MeasuredStep};
 use crate::text;
 
 /// How many records were in after so many seconds.
-fn inserted(s: &Step, at: f64) -> f64 {
+fn inserted(s: &MeasuredStep, at: f64) -> f64 {
     let mut seconds = 0.0;
     let groups = s.group_seconds.iter().take_while(|group| {
         seconds += **group;
@@ -20,9 +20,20 @@ fn inserted(s: &Step, at: f64) -> f64 {
 }
 
 /// `test 4: one number, 10 documents` of `test 4: one number, 10 documents, of 1000`.
-fn test_of(s: &Step) -> &str {
+fn test_of(s: &MeasuredStep) -> &str {
     let part = s.name.rsplit_once(", of ").or(s.name.rsplit_once(", to "));
     part.map_or(&*s.name, |n| n.0)
+}
+
+/// Records that were there after each `part` groups of inserts, and the rate of these.
+fn insert_rates(s: &MeasuredStep, part: usize) -> Vec<(f64, f64)> {
+    let records = (part as u64 * s.group) as f64;
+    let parts = s.group_seconds.chunks_exact(part).enumerate();
+    let points = parts.map(|(i, seconds)| {
+        let seconds: f64 = seconds.iter().sum();
+        ((i + 1) as f64 * records, records / seconds.max(1e-9))
+    });
+    points.collect()
 }
 
 impl Charts<'_> {
@@ -35,7 +46,7 @@ impl Charts<'_> {
             .filter(|s| s.group_seconds.len() >= 20 && s.name == "insert");
         // Targets are laid over each other; of one target its modes are.
         let many = self.many_targets();
-        let of = |s: &Step| s.mode.clone().filter(|_| many).unwrap_or_default();
+        let of = |s: &MeasuredStep| s.mode.clone().filter(|_| many).unwrap_or_default();
         for (mode, steps) in grouped(timed, of) {
             let longest = steps
                 .iter()
@@ -48,34 +59,18 @@ impl Charts<'_> {
                 (longest / 50).max(1)
             };
             let group = steps.first().map_or(1000, |s| s.group);
-            let lines: Vec<Line> = steps
-                .iter()
-                .enumerate()
-                .map(|(i, s)| {
-                    let points: Vec<(f64, f64)> = s
-                        .group_seconds
-                        .chunks(part)
-                        .enumerate()
-                        .filter(|(_, c)| c.len() == part)
-                        .map(|(i, c)| {
-                            let seconds: f64 = c.iter().sum();
-                            (
-                                ((i + 1) * part) as f64 * s.group as f64,
-                                (part as u64 * s.group) as f64 / seconds.max(1e-9),
-                            )
-                        })
-                        .collect();
-                    let marks = spikes(&points);
-                    let own = if many { &s.target } else { &s.mode };
-                    Line {
-                        name: own.clone().unwrap_or_default(),
-                        color: if many { self.color(s) } else { i },
-                        points,
-                        marks,
-                        ..Line::default()
-                    }
-                })
-                .collect();
+            let lines = steps.iter().enumerate().map(|(i, s)| {
+                let points = insert_rates(s, part);
+                let own = if many { &s.target } else { &s.mode };
+                Line {
+                    name: own.clone().unwrap_or_default(),
+                    color: if many { self.color(s) } else { i },
+                    marks: spikes(&points),
+                    points,
+                    ..Line::default()
+                }
+            });
+            let lines = lines.collect();
             let events = self.events(&steps, inserted);
             self.push(
                 &format!("growth-{mode}"),
@@ -100,8 +95,8 @@ impl Charts<'_> {
     /// What the targets did beside requests, where it stands on the plot.
     fn events(
         &self,
-        steps: &[&Step],
-        place: impl Fn(&Step, f64) -> f64,
+        steps: &[&MeasuredStep],
+        place: impl Fn(&MeasuredStep, f64) -> f64,
     ) -> Vec<(String, Vec<f64>)> {
         let mut events = Vec::new();
         for s in steps {
@@ -127,9 +122,9 @@ impl Charts<'_> {
             .iter()
             .filter(|s| s.at.is_some() && s.durability.is_none());
         let many = self.many_targets();
-        let plot = |s: &Step| test_of(s).to_string();
+        let plot = |s: &MeasuredStep| test_of(s).to_string();
         for (test, steps) in grouped(reads, |s| many.then(|| plot(s))) {
-            let named = |s: &Step| match many {
+            let named = |s: &MeasuredStep| match many {
                 true => s.target.clone().unwrap_or_default(),
                 false => plot(s),
             };
@@ -346,6 +341,18 @@ impl Charts<'_> {
         (lines, shapes)
     }
 
+    fn rate_by_second(&self, s: &MeasuredStep) -> Line {
+        let whole = s.series.iter().filter(|x| x.seconds > 0.3);
+        let points = whole.map(|x| (x.at, x.operations as f64 / x.seconds));
+        let points: Vec<(f64, f64)> = points.collect();
+        Line {
+            color: self.color(s),
+            marks: spikes(&points),
+            points,
+            ..Line::default()
+        }
+    }
+
     pub(super) fn over_time(&mut self) {
         let report = self.report;
         let long = report
@@ -354,7 +361,7 @@ impl Charts<'_> {
             .filter(|s| s.series.len() >= 8 && s.offered.is_none() && s.group_seconds.is_empty());
         // With moves and without them are to be seen beside each other.
         let is_beside = report.name == "I-moves";
-        let key = |s: &Step| {
+        let key = |s: &MeasuredStep| {
             let mode = s.mode.clone().filter(|_| !is_beside);
             (s.name.clone(), mode.unwrap_or_default(), s.connections)
         };
@@ -372,27 +379,17 @@ impl Charts<'_> {
             if swept(name, mode) {
                 continue;
             }
-            let lines: Vec<Line> = steps
-                .iter()
-                .enumerate()
-                .map(|(i, s)| {
-                    let whole = s.series.iter().filter(|x| x.seconds > 0.3);
-                    let points: Vec<(f64, f64)> = whole
-                        .map(|x| (x.at, x.operations as f64 / x.seconds))
-                        .collect();
-                    let own = s.target.clone().unwrap_or_else(|| name.clone());
-                    let mode = s.mode.as_deref().filter(|_| is_beside);
-                    Line {
-                        name: mode.map_or(own.clone(), |mode| format!("{own}, {mode}")),
-                        // With moves and without them are of one target: told apart by dashes.
-                        color: self.color(s),
-                        dashed: mode.is_some() && i % 2 == 0,
-                        marks: spikes(&points),
-                        points,
-                        ..Line::default()
-                    }
-                })
-                .collect();
+            let lines = steps.iter().enumerate().map(|(i, s)| {
+                let own = s.target.as_deref().unwrap_or(name);
+                let mode = s.mode.as_deref().filter(|_| is_beside);
+                Line {
+                    name: mode.map_or(own.into(), |mode| format!("{own}, {mode}")),
+                    // With moves and without them are of one target: told apart by dashes.
+                    dashed: mode.is_some() && i % 2 == 0,
+                    ..self.rate_by_second(s)
+                }
+            });
+            let lines = lines.collect();
             let mode = if mode.is_empty() {
                 String::new()
             } else {
@@ -423,22 +420,22 @@ impl Charts<'_> {
     pub(super) fn sizes_over_time(&mut self) {
         let report = self.report;
         // Of study A the steps of test 2 are one load.
-        let of = |s: &Step| match s.name.starts_with("test 2") {
+        let of = |s: &MeasuredStep| match s.name.starts_with("test 2") {
             true => ("test 2".to_string(), s.target.clone()),
             false => (s.name.clone(), s.target.clone()),
         };
         let all = grouped(report.steps.iter().filter(|s| !s.sizes.is_empty()), of);
         let grown = all.into_iter().map(|((name, target), steps)| {
-            let sizes: Vec<&Sizes> = steps.iter().flat_map(|s| &s.sizes).collect();
+            let sizes: Vec<&CollectionSizes> = steps.iter().flat_map(|s| &s.sizes).collect();
             let own = target.filter(|_| self.many_targets());
             (own.map_or(name.clone(), |t| format!("{name}, {t}")), sizes)
         });
-        let grows = |s: &(String, Vec<&Sizes>)| {
+        let grows = |s: &(String, Vec<&CollectionSizes>)| {
             let grown = s.1.windows(2).all(|w| w[0].documents <= w[1].documents);
             grown && s.1.len() >= 3 && s.1[0].documents < s.1[s.1.len() - 1].documents
         };
         for (name, sizes) in grown.filter(grows).take(6).collect::<Vec<_>>() {
-            let line = |name: &str, color, of: fn(&Sizes) -> u64| Line {
+            let line = |name: &str, color, of: fn(&CollectionSizes) -> u64| Line {
                 name: name.into(),
                 color,
                 points: sizes
@@ -476,7 +473,7 @@ mod tests {
 
     #[test]
     fn a_load_with_moves_stands_beside_the_same_without() {
-        let step = |mode: &str| Step {
+        let step = |mode: &str| MeasuredStep {
             name: "inserts".into(),
             target: Some("two shards".into()),
             mode: Some(mode.into()),
@@ -488,7 +485,7 @@ mod tests {
                     ..Default::default()
                 })
                 .collect(),
-            ..Step::default()
+            ..MeasuredStep::default()
         };
         let mut with = step("with moves");
         with.activity = [("chunk moved".to_string(), vec![3.0, 5.0])].into();
@@ -509,7 +506,7 @@ mod tests {
 
     #[test]
     fn spikes_of_a_load_stand_beside_what_the_server_did() {
-        let mut s = Step::example("insert", "P", 1, 1000.0);
+        let mut s = MeasuredStep::example("insert", "P", 1, 1000.0);
         s.mode = Some("no key".into());
         s.group = 1000;
         s.group_seconds = (0..100).map(|i| if i == 60 { 5.0 } else { 1.0 }).collect();

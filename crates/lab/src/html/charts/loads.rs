@@ -4,14 +4,14 @@ use super::super::plot::{Axis, Body, Line};
 use super::{Charts, distinct, grouped};
 use crate::lang::{known, tr};
 use crate::rates::{drawn, interval, peak_and_knee};
-use crate::report::Step;
+use crate::report::MeasuredStep;
 use crate::text;
 use std::collections::BTreeSet;
 
 /// A workload by connections, with its peak and its knee.
-fn connections_line(name: String, color: usize, own: &[&Step]) -> Line {
-    let at = |s: &Step| (s.connections as f64, s.per_second);
-    let mark = |what: &str, s: &Step| {
+fn connections_line(name: String, color: usize, own: &[&MeasuredStep]) -> Line {
+    let at = |s: &MeasuredStep| (s.connections as f64, s.per_second);
+    let mark = |what: &str, s: &MeasuredStep| {
         let n = s.connections;
         let rate = format!("{:.0}", s.per_second);
         let label = text!(
@@ -44,6 +44,29 @@ fn connections_line(name: String, color: usize, own: &[&Step]) -> Line {
     }
 }
 
+/// Milliseconds of the operation that ran most.
+fn p99(s: &MeasuredStep) -> Option<f64> {
+    let most = s.latency.values().max_by_key(|l| l.count)?;
+    Some(most.at(0.99)? / 1e3)
+}
+
+fn p99_axis() -> Axis {
+    Axis {
+        suffix: " ms",
+        ..Axis::log(tr("p99 of the operation that ran most,"), Vec::new())
+    }
+}
+
+fn dotted(name: String, color: usize, points: Vec<(f64, f64)>) -> Line {
+    Line {
+        name,
+        color,
+        points,
+        dots: true,
+        ..Line::default()
+    }
+}
+
 impl Charts<'_> {
     pub(super) fn by_connections(&mut self) {
         let report = self.report;
@@ -51,7 +74,7 @@ impl Charts<'_> {
             s.offered.is_none() && s.group_seconds.is_empty() && s.megabytes_per_second.is_none()
         });
         let many = self.many_targets();
-        let key = move |s: &Step| {
+        let key = move |s: &MeasuredStep| {
             let mode = s.mode.clone().unwrap_or_default();
             if many {
                 format!("{} {mode}", s.name)
@@ -69,7 +92,7 @@ impl Charts<'_> {
                 .into_iter()
                 .filter(|(_, _, of)| of.len() > 1)
                 .map(|(name, color, of)| {
-                    let own: Vec<&Step> = of.iter().map(|&i| steps[i]).collect();
+                    let own: Vec<&MeasuredStep> = of.iter().map(|&i| steps[i]).collect();
                     connections_line(name, color, &own)
                 })
                 .collect();
@@ -93,44 +116,43 @@ impl Charts<'_> {
     }
 
     /// Study C: latency by threads at each data size, and by data size at the threads that gave the most.
-    pub(super) fn latency_by_threads(&mut self) {
-        let report = self.report;
-        if report.name != "C-sizes" {
-            return;
+    pub(super) fn latency_of_sizes(&mut self) {
+        if self.report.name == "C-sizes" {
+            self.latency_by_threads();
+            self.latency_by_size();
         }
-        let p99 = |s: &Step| {
-            let all = s.latency.values().max_by_key(|l| l.count);
-            all.and_then(|l| Some(l.at(0.99)? / 1e3))
-        };
+    }
+
+    /// Steps by scenario, of several targets by target too, each with its name and color.
+    fn scenarios<'s>(
+        &self,
+        steps: impl Iterator<Item = &'s MeasuredStep>,
+    ) -> Vec<(String, usize, Vec<&'s MeasuredStep>)> {
         let many = self.many_targets();
-        let named = |s: &Step| match many {
+        let named = |s: &MeasuredStep| match many {
             true => format!("{}, {}", s.target.clone().unwrap_or_default(), s.name),
             false => s.name.clone(),
         };
-        let line = |name: String, color: usize, points: Vec<(f64, f64)>| Line {
-            name,
-            color,
-            points,
-            dots: true,
-            ..Line::default()
-        };
-        let y = || Axis {
-            suffix: " ms",
-            ..Axis::log(tr("p99 of the operation that ran most,"), Vec::new())
-        };
+        let all = grouped(steps, named).into_iter();
+        let colored = all.map(|(name, own)| {
+            let color = match many {
+                true => self.color(own[0]),
+                false => self.color_of(&name),
+            };
+            (name, color, own)
+        });
+        colored.collect()
+    }
+
+    fn latency_by_threads(&mut self) {
+        let report = self.report;
         for (size, steps) in grouped(report.steps.iter(), |s| s.mode.clone().unwrap_or_default()) {
             let ticks = distinct(steps.iter().map(|s| s.connections as f64));
-            let lines = grouped(steps.into_iter(), named).into_iter();
-            let lines = lines.map(|(name, own)| {
-                let points = own
-                    .iter()
-                    .filter_map(|s| Some((s.connections as f64, p99(s)?)));
-                let color = if many {
-                    self.color(own[0])
-                } else {
-                    self.color_of(&name)
-                };
-                line(name, color, points.collect())
+            let lines = self.scenarios(steps.into_iter()).into_iter();
+            let lines = lines.map(|(name, color, own)| {
+                let points = own.iter();
+                let points = points.filter_map(|s| Some((s.connections as f64, p99(s)?)));
+                dotted(name, color, points.collect())
             });
             let lines = lines.collect();
             self.push(
@@ -138,38 +160,37 @@ impl Charts<'_> {
                 text!("Latency by connections: {0}", size),
                 tr("Closed loop: service time. Published: more writes, more variance and latency."),
                 Axis::log(tr("connections"), ticks),
-                y(),
+                p99_axis(),
                 Body::Lines(lines),
             );
         }
-        let mut lines = Vec::new();
-        for (name, own) in grouped(report.steps.iter(), named) {
-            let of_target = self.color(own[0]);
+    }
+
+    fn latency_by_size(&mut self) {
+        let report = self.report;
+        let ticks = distinct(report.steps.iter().filter_map(|s| s.at));
+        if ticks.len() < 2 {
+            return;
+        }
+        let lines = self.scenarios(report.steps.iter()).into_iter();
+        let lines = lines.map(|(name, color, own)| {
             let best = grouped(own.into_iter(), |s| s.at.unwrap_or(0.0)).into_iter();
             let best = best.filter_map(|(at, steps)| {
-                let most = steps
-                    .into_iter()
-                    .max_by(|a, b| a.per_second.total_cmp(&b.per_second))?;
+                let steps = steps.into_iter();
+                let most = steps.max_by(|a, b| a.per_second.total_cmp(&b.per_second))?;
                 Some((at, p99(most)?))
             });
-            let color = if many {
-                of_target
-            } else {
-                self.color_of(&name)
-            };
-            lines.push(line(name, color, best.collect()));
-        }
-        let ticks = distinct(report.steps.iter().filter_map(|s| s.at));
-        if ticks.len() > 1 {
-            self.push(
-                "p99-by-size",
-                tr("Latency by data size").into(),
-                tr("At the number of connections that gave the most operations a second."),
-                Axis::log(tr("records"), ticks),
-                y(),
-                Body::Lines(lines),
-            );
-        }
+            dotted(name, color, best.collect())
+        });
+        let lines = lines.collect();
+        self.push(
+            "p99-by-size",
+            tr("Latency by data size").into(),
+            tr("At the number of connections that gave the most operations a second."),
+            Axis::log(tr("records"), ticks),
+            p99_axis(),
+            Body::Lines(lines),
+        );
     }
 
     /// All targets in one plot: of several, the median and the 99th percentile of each.
@@ -202,7 +223,7 @@ impl Charts<'_> {
     }
 
     /// Each operation by its own name; of a mixed workload or of several targets two lines for each.
-    fn quantiles(&self, lines: &mut Vec<Line>, steps: &[&Step], target: Option<&str>) {
+    fn quantiles(&self, lines: &mut Vec<Line>, steps: &[&MeasuredStep], target: Option<&str>) {
         let kinds: BTreeSet<&String> = steps.iter().flat_map(|s| s.latency.keys()).collect();
         let quantiles = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999)];
         let few = kinds.len() > 1 || target.is_some();

@@ -11,14 +11,14 @@ mod targets;
 use super::palette;
 use super::plot::{Axis, Body, Chart};
 use crate::measure::median;
-use crate::report::{Report, Step};
+use crate::report::{MeasuredStep, Report};
 
 /// Steps that belong together, in the order in which they came.
 fn grouped<'a, K: PartialEq>(
-    steps: impl Iterator<Item = &'a Step>,
-    key: impl Fn(&Step) -> K,
-) -> Vec<(K, Vec<&'a Step>)> {
-    let mut groups: Vec<(K, Vec<&Step>)> = Vec::new();
+    steps: impl Iterator<Item = &'a MeasuredStep>,
+    key: impl Fn(&MeasuredStep) -> K,
+) -> Vec<(K, Vec<&'a MeasuredStep>)> {
+    let mut groups: Vec<(K, Vec<&MeasuredStep>)> = Vec::new();
     for s in steps {
         let k = key(s);
         match groups.iter_mut().find(|(have, _)| *have == k) {
@@ -69,7 +69,7 @@ pub fn of(report: &Report) -> Vec<Chart> {
     charts.by_connections();
     charts.by_size();
     charts.by_shards();
-    charts.latency_by_threads();
+    charts.latency_of_sizes();
     charts.latency_by_load();
     charts.percentiles();
     charts.over_done();
@@ -151,7 +151,7 @@ pub(super) fn slug(s: &str) -> String {
 }
 
 impl Charts<'_> {
-    fn color(&self, s: &Step) -> usize {
+    fn color(&self, s: &MeasuredStep) -> usize {
         let label = s.target.clone().unwrap_or_default();
         let place = self.targets.iter().position(|t| *t == label);
         place.and_then(|i| self.colors.get(i).copied()).unwrap_or(0)
@@ -181,8 +181,8 @@ impl Charts<'_> {
     /// Lines of a group of steps: by target where there are several, else by what `name` says.
     fn named(
         &self,
-        steps: &[&Step],
-        name: impl Fn(&Step) -> String,
+        steps: &[&MeasuredStep],
+        name: impl Fn(&MeasuredStep) -> String,
     ) -> Vec<(String, usize, Vec<usize>)> {
         let mut out: Vec<(String, usize, Vec<usize>)> = Vec::new();
         for (i, s) in steps.iter().enumerate() {
@@ -236,7 +236,7 @@ mod tests {
     #[test]
     fn operations_of_a_mix_go_by_their_own_names() {
         let mut report = crate::report::Draft::new("run", "A").report;
-        let mut s = Step::example("A", "T 1", 8, 100.0);
+        let mut s = MeasuredStep::example("A", "T 1", 8, 100.0);
         s.offered = Some(100.0);
         for (kind, p99_us) in [("READ", 1000.0), ("UPDATE", 2000.0)] {
             let latency = crate::measure::Latency {
@@ -265,15 +265,19 @@ mod tests {
         for target in ["A 1", "B 2"] {
             for records in [100.0, 600.0] {
                 for connections in [1, 2, 4] {
-                    let mut s =
-                        Step::example("C.S5", target, connections, 100.0 * connections as f64);
+                    let mut s = MeasuredStep::example(
+                        "C.S5",
+                        target,
+                        connections,
+                        100.0 * connections as f64,
+                    );
                     s.at = Some(records);
                     s.mode = Some(format!("Test_{records}"));
                     report.steps.push(s);
                 }
             }
         }
-        let mut open = Step::example("C.S5", "A 1", 4, 50.0);
+        let mut open = MeasuredStep::example("C.S5", "A 1", 4, 50.0);
         open.offered = Some(50.0);
         report.steps.push(open);
         let ids: Vec<String> = of(&report).into_iter().map(|c| c.id).collect();

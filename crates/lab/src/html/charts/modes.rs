@@ -4,7 +4,7 @@ use super::super::plot::{Axis, Body, Boxed, Line};
 use super::super::published;
 use super::{Charts, distinct, grouped};
 use crate::lang::tr;
-use crate::report::Step;
+use crate::report::MeasuredStep;
 use crate::text;
 
 impl Charts<'_> {
@@ -27,8 +27,9 @@ impl Charts<'_> {
             }
             let series = self.targets.iter().map(|t| {
                 let rate = |mode: &String| {
-                    let own =
-                        |s: &&&Step| s.target.as_ref() == Some(t) && s.mode.as_ref() == Some(mode);
+                    let own = |s: &&&MeasuredStep| {
+                        s.target.as_ref() == Some(t) && s.mode.as_ref() == Some(mode)
+                    };
                     list.iter().find(own).map_or(f64::NAN, |s| s.per_second)
                 };
                 (t.clone(), modes.iter().map(rate).collect())
@@ -50,8 +51,8 @@ impl Charts<'_> {
 
     /// Megabytes a second of whole files.
     pub(super) fn files(&mut self) {
-        let moved = |s: &&Step| s.megabytes_per_second.is_some();
-        let steps: Vec<&Step> = self.report.steps.iter().filter(moved).collect();
+        let moved = |s: &&MeasuredStep| s.megabytes_per_second.is_some();
+        let steps: Vec<&MeasuredStep> = self.report.steps.iter().filter(moved).collect();
         if steps.is_empty() {
             return;
         }
@@ -124,7 +125,7 @@ impl Charts<'_> {
         if self.report.name != "D-shards" {
             return;
         }
-        let steps: Vec<&Step> = self.report.steps.iter().collect();
+        let steps: Vec<&MeasuredStep> = self.report.steps.iter().collect();
         let groups = grouped(steps.iter().copied(), |s| s.name.clone());
         let setups: Vec<String> = grouped(steps.iter().copied(), |s| {
             s.mode.clone().unwrap_or_default()
@@ -176,7 +177,7 @@ impl Charts<'_> {
     }
 
     /// Each scenario with shards against itself on one process.
-    fn gain(&mut self, groups: &[(String, Vec<&Step>)]) {
+    fn gain(&mut self, groups: &[(String, Vec<&MeasuredStep>)]) {
         let mut lines = Vec::new();
         for (name, steps) in groups {
             let color = self.color_of(name);

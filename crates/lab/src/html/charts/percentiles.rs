@@ -4,7 +4,7 @@ use super::super::plot::{Axis, Body, Line};
 use super::{Charts, grouped};
 use crate::lang::tr;
 use crate::measure::{BEYOND, Sample};
-use crate::report::Step;
+use crate::report::MeasuredStep;
 use crate::stall;
 use crate::text;
 
@@ -20,9 +20,9 @@ impl Charts<'_> {
         let open = report.steps.iter().any(|s| s.offered.is_some());
         let steps = report.steps.iter().filter(|s| s.offered.is_some() == open);
         for (name, steps) in grouped(steps, |s| s.name.clone()) {
-            let load = |s: &Step| s.offered.unwrap_or(s.connections as f64);
+            let load = |s: &MeasuredStep| s.offered.unwrap_or(s.connections as f64);
             let most = steps.iter().map(|s| load(s)).fold(0.0, f64::max);
-            let shown: Vec<&Step> = match steps.iter().any(|s| s.at.is_some()) {
+            let shown: Vec<&MeasuredStep> = match steps.iter().any(|s| s.at.is_some()) {
                 // Sizes and shards are told apart elsewhere.
                 true => continue,
                 false => steps
@@ -78,7 +78,7 @@ impl Charts<'_> {
         let report = self.report;
         let long = report.steps.iter().filter(|s| s.series.len() >= 8);
         let long = long.filter(|s| s.group_seconds.is_empty() && s.mode.is_none());
-        let load = |s: &Step| (s.name.clone(), s.connections, s.offered.map(|o| o as u64));
+        let load = |s: &MeasuredStep| (s.name.clone(), s.connections, s.offered.map(|o| o as u64));
         for ((name, connections, offered), steps) in grouped(long, load).into_iter().take(24) {
             let lines: Vec<Line> = steps.iter().flat_map(|s| self.each_second(s)).collect();
             if lines.is_empty() {
@@ -118,7 +118,7 @@ impl Charts<'_> {
         }
     }
 
-    fn each_second(&self, s: &Step) -> Vec<Line> {
+    fn each_second(&self, s: &MeasuredStep) -> Vec<Line> {
         let line = |of: fn(&Sample) -> f64, what: &str, dashed: bool| {
             let ended = s.series.iter().filter(|x| of(x) > 0.0);
             let points: Vec<(f64, f64)> = ended.map(|x| (x.at, of(x) / 1e3)).collect();
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn seconds_of_standstill_are_marked_below_the_latency() {
-        let mut s = Step::example("C.S5", "P", 8, 1000.0);
+        let mut s = MeasuredStep::example("C.S5", "P", 8, 1000.0);
         for second in &mut s.series {
             second.p99_us = 800.0;
         }

@@ -6,7 +6,7 @@ use crate::lang::{known, tr};
 use crate::overview::connections as connections_of;
 use crate::overview::modes_are_targets;
 use crate::rates::{Ratio, drawn, rates};
-use crate::report::Step;
+use crate::report::MeasuredStep;
 use crate::text;
 use std::collections::BTreeMap;
 
@@ -35,7 +35,9 @@ impl Charts<'_> {
     }
 
     /// What the steps that are beside each other have in common: name, mode, connections, durability.
-    fn row(&self) -> impl Fn(&Step) -> (String, Option<String>, usize, Option<String>) + use<> {
+    fn row(
+        &self,
+    ) -> impl Fn(&MeasuredStep) -> (String, Option<String>, usize, Option<String>) + use<> {
         let by_target = modes_are_targets(self.report);
         move |s| {
             let mode = s.mode.clone().filter(|_| !by_target);

@@ -2,7 +2,7 @@
 
 use super::query::RandomQuery;
 use super::schema::{Pattern, RandomCollection, document};
-use crate::connection::Connection;
+use crate::connection::MongoConnection;
 use crate::fault::{Fault, Result};
 use crate::reply;
 use crate::report::FETCH;
@@ -22,7 +22,7 @@ pub enum AccessPath<'a> {
 
 /// What a plan read, and which it was.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Read {
+pub struct PlanRead {
     /// Entries of indexes, and four times the documents.
     pub cost: u64,
     pub plan: String,
@@ -31,7 +31,7 @@ pub struct Read {
 
 /// One collection on one server.
 pub struct ServedCollection<'a> {
-    pub connection: &'a mut Connection,
+    pub connection: &'a mut MongoConnection,
     pub db: &'a str,
     pub collection: &'a str,
 }
@@ -63,7 +63,7 @@ impl ServedCollection<'_> {
     }
 
     /// Runs the query under `explain`.
-    pub fn explain(&mut self, q: &RandomQuery, way: AccessPath<'_>) -> Result<Read> {
+    pub fn explain(&mut self, q: &RandomQuery, way: AccessPath<'_>) -> Result<PlanRead> {
         let explain = doc! {
             "explain": self.find(q, way).finish(), "verbosity": "executionStats",
         };
@@ -140,7 +140,7 @@ fn batch_of(reply: Doc<'_>) -> Result<(i64, Doc<'_>)> {
 }
 
 /// What `explain` says that was read; nothing where it does not say it.
-fn read_of(reply: Doc<'_>) -> Option<Read> {
+fn read_of(reply: Doc<'_>) -> Option<PlanRead> {
     let stats = reply.get("executionStats")?.as_doc()?;
     if stats.get("executionSuccess").is_some_and(|s| !s.truthy()) {
         return None;
@@ -152,7 +152,7 @@ fn read_of(reply: Doc<'_>) -> Option<Read> {
         let winner = plan.get("winningPlan").and_then(Val::as_doc)?;
         stages.walk(winner, 0);
     }
-    Some(Read {
+    Some(PlanRead {
         cost,
         sorts: stages.sorts,
         plan: stages.text(),

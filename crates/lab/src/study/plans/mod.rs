@@ -17,15 +17,15 @@ pub mod findings;
 mod query;
 mod schema;
 
-use crate::connection::{Address, Connection};
+use crate::connection::{MongoAddress, MongoConnection};
 use crate::fault::{Fault, Result};
 use crate::fleet::{catch_interrupts, interrupted};
 use crate::output::{Journal, Output, Page};
 use crate::progress::say;
-use crate::report::{Check, Choices, Draft, QueryChoice, TargetInfo};
+use crate::report::{CheckedFigure, Choices, Draft, QueryChoice, TargetInfo};
 use crate::targets::local::{Means, Started, Up};
 use crate::terms::{count, positive};
-use explain::{AccessPath, Read, ServedCollection, proper, same};
+use explain::{AccessPath, PlanRead, ServedCollection, proper, same};
 use query::RandomQuery;
 use schema::{History, RandomCollection, name};
 use std::time::{Duration, Instant};
@@ -122,7 +122,7 @@ impl Args {
 
     /// All collections on one target, after those that a run that died has asked.
     fn target(&self, url: &str, draft: &mut Draft, journal: &mut Journal) -> Result<()> {
-        let address = Address::parse(url)?;
+        let address = MongoAddress::parse(url)?;
         let mut connection = address.connect()?;
         let mut info = TargetInfo::of(&address, &mut connection);
         draft.tell_apart(&mut info);
@@ -166,7 +166,7 @@ impl Args {
     /// One collection, made anew, and all its queries; nothing when the run was interrupted.
     fn collection(
         &self,
-        connection: &mut Connection,
+        connection: &mut MongoConnection,
         db: &str,
         schema: &RandomCollection,
     ) -> Result<Option<Vec<QueryChoice>>> {
@@ -207,7 +207,7 @@ impl Args {
         let mut checks = Vec::new();
         for c in &draft.report.choices {
             let bar = |what: &str, value: f64, unit: &str, bar: f64| {
-                Check::at_most(&format!("{}: {what}", c.target), value, unit, bar)
+                CheckedFigure::at_most(&format!("{}: {what}", c.target), value, unit, bar)
             };
             checks.push(bar("95% of queries", c.at(0.95), "times the best", 1.2));
             checks.push(bar("99.5% of queries", c.at(0.995), "times the best", 2.0));
@@ -288,10 +288,10 @@ fn by_branches(
     place: &mut ServedCollection<'_>,
     schema: &RandomCollection,
     q: &RandomQuery,
-) -> Result<Option<Read>> {
-    let mut all: Vec<Read> = Vec::new();
+) -> Result<Option<PlanRead>> {
+    let mut all: Vec<PlanRead> = Vec::new();
     for part in q.parts(schema) {
-        let mut best: Option<Read> = None;
+        let mut best: Option<PlanRead> = None;
         for bearing in part.bearing(schema) {
             let read = place.explain(&part, AccessPath::By(bearing.index))?;
             best = match best {
@@ -305,5 +305,5 @@ fn by_branches(
     let plan = format!("OR of {}", plans.join(", "));
     let cost = all.iter().map(|r| r.cost).sum();
     let sorts = !q.sort.is_empty();
-    Ok((!all.is_empty()).then_some(Read { cost, plan, sorts }))
+    Ok((!all.is_empty()).then_some(PlanRead { cost, plan, sorts }))
 }

@@ -11,7 +11,7 @@
 use super::Up;
 use super::recipe::{mongod, mongos, pando, program, route, router};
 use super::room::Room;
-use crate::connection::Address;
+use crate::connection::MongoAddress;
 use crate::fault::{Fault, Result};
 use crate::process::free_port;
 use bson::{Val, array, doc};
@@ -50,7 +50,7 @@ pub fn start(room: &mut Room<'_>, up: &Up) -> Result<()> {
         true => route(dir, &router, port, &config),
         false => Ok(mongos(dir, &router, port, &config)),
     })?;
-    let mut c = Address::local(port).connect()?;
+    let mut c = MongoAddress::local(port).connect()?;
     for shard in shards {
         c.command("admin", doc! {"addShard": shard}.as_doc())?;
     }
@@ -59,7 +59,7 @@ pub fn start(room: &mut Room<'_>, up: &Up) -> Result<()> {
 
 /// Makes a replica set of one member, and waits until it takes writes.
 fn initiate(port: u16, set: &str, host: &str, config: bool) -> Result<()> {
-    let address = Address::local(port);
+    let address = MongoAddress::local(port);
     let members = array![doc! {"_id": 0, "host": host}];
     let settings = if config {
         doc! {"_id": set, "configsvr": true, "members": members}

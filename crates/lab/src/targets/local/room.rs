@@ -5,7 +5,7 @@ use super::{Life, Means, Running, Up, cluster, running, stop};
 use crate::cgroup::MemoryGroup;
 use crate::fault::{Fault, Result, local};
 use crate::process::{end_with_us, free_port};
-use crate::targets::{self, Target};
+use crate::targets::{self, TargetDatabase};
 use std::os::unix::fs::{DirBuilderExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -193,7 +193,12 @@ impl<'a> Room<'a> {
 }
 
 /// Waits until the server answers; one that ends before, or takes too long, is ended, and its last lines are told.
-fn wait_until_ready(name: &str, target: &dyn Target, child: &mut Child, log: &Path) -> Result<()> {
+fn wait_until_ready(
+    name: &str,
+    target: &dyn TargetDatabase,
+    child: &mut Child,
+    log: &Path,
+) -> Result<()> {
     let deadline = Instant::now() + READY;
     while let Err(fault) = target.info() {
         let ended = child.try_wait().ok().flatten();

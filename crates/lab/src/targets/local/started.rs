@@ -4,7 +4,7 @@ use super::{Life, Means, Running, Up, start, stop, url_of};
 use crate::fault::{Fault, Result};
 use crate::progress::say;
 use crate::scratch::Scratch;
-use crate::targets::{self, Target};
+use crate::targets::{self, TargetDatabase};
 use std::sync::Arc;
 
 /// For studies that start their target themselves.
@@ -48,7 +48,7 @@ impl Launch {
 pub fn given_or_own(
     urls: &[String],
     quiet: bool,
-) -> Result<(Option<Started>, Vec<Arc<dyn Target>>)> {
+) -> Result<(Option<Started>, Vec<Arc<dyn TargetDatabase>>)> {
     if !urls.is_empty() {
         return Ok((None, targets::open_all(urls)?));
     }

@@ -4,7 +4,7 @@ use super::Route;
 use super::packets::{ends_rows, length_encoded, number, packet, payload, refused, whole};
 use super::session::My;
 use crate::fault::{Fault, Result};
-use crate::targets::{Answer, Cells, Dialect, Language, Stream, Table};
+use crate::targets::{ByteStrings, Dialect, QueryLanguage, ReplyCounts, Stream, Table};
 use std::sync::Arc;
 
 pub(super) fn quoted(name: &str) -> String {
@@ -129,8 +129,8 @@ impl MyDialect {
 }
 
 impl Dialect for MyDialect {
-    fn language(&self) -> Language {
-        Language::MySql
+    fn language(&self) -> QueryLanguage {
+        QueryLanguage::MySql
     }
 
     fn connect(&self) -> Result<(Stream, u32)> {
@@ -160,7 +160,7 @@ impl Dialect for MyDialect {
         }
     }
 
-    fn insert(&mut self, rows: &Cells, out: &mut Vec<u8>) {
+    fn insert(&mut self, rows: &ByteStrings, out: &mut Vec<u8>) {
         let width = self.table.fields.len() + 1;
         if rows.len() == width {
             let cells: Vec<&[u8]> = rows.iter().collect();
@@ -187,7 +187,7 @@ impl Dialect for MyDialect {
         execute(out, self.one_field(READ, field), [key].into_iter(), None);
     }
 
-    fn update(&mut self, key: &[u8], first: usize, values: &Cells, out: &mut Vec<u8>) {
+    fn update(&mut self, key: &[u8], first: usize, values: &ByteStrings, out: &mut Vec<u8>) {
         if values.len() == 1 {
             return execute(
                 out,
@@ -228,23 +228,23 @@ impl Dialect for MyDialect {
         })
     }
 
-    fn answer(&self, reply: &[u8], _id: i32) -> Result<Answer> {
+    fn answer(&self, reply: &[u8], _id: i32) -> Result<ReplyCounts> {
         let seen = whole(reply).map_err(|_| Fault::Target("a reply cut short".into()))?;
         let first = payload(reply, 0).map_or(&[][..], |(p, _)| p);
         match first.first() {
             Some(0xff) => Err(refused(first)),
-            Some(0) => Ok(Answer {
+            Some(0) => Ok(ReplyCounts {
                 rows: 0,
                 affected: number(first.get(1..).unwrap_or_default()).map_or(0, |(n, _)| n),
             }),
-            _ => Ok(Answer {
+            _ => Ok(ReplyCounts {
                 rows: seen.rows,
                 affected: 0,
             }),
         }
     }
 
-    fn rows(&self, reply: &[u8], _id: i32, into: &mut Cells) -> Result<()> {
+    fn rows(&self, reply: &[u8], _id: i32, into: &mut ByteStrings) -> Result<()> {
         let cut = || Fault::Target("a reply cut short".into());
         let (first, mut at) = payload(reply, 0).ok_or_else(cut)?;
         let columns = number(first).map_or(0, |(n, _)| n) as usize;
@@ -302,12 +302,12 @@ mod tests {
         examples::whole_at_its_end(&d, &reply);
         assert_eq!(
             d.answer(&reply, 0).unwrap(),
-            Answer {
+            ReplyCounts {
                 rows: 1,
                 affected: 0
             }
         );
-        let mut c = Cells::default();
+        let mut c = ByteStrings::default();
         d.rows(&reply, 0, &mut c).unwrap();
         assert_eq!((c.len(), c.get(0), c.get(2).len()), (3, &b"k1"[..], 300));
         let mut ok = Vec::new();

@@ -12,12 +12,12 @@ mod session;
 
 use super::encryption::{Encryption, Route};
 use super::mark::{self, Owner};
-use super::{Dialect, Key, Table, Target, Url, acknowledged_only};
-use crate::changed::{self, Setting};
+use super::{Dialect, KeyRole, Table, TargetDatabase, Url, acknowledged_only};
+use crate::changed::{self, ChangedSetting};
 use crate::fault::{Fault, Result};
-use crate::report::{Sizes, TargetInfo};
+use crate::report::{CollectionSizes, TargetInfo};
 use crate::scratch;
-use crate::terms::Durability;
+use crate::terms::WriteDurability;
 use dialect::{MyDialect, full_name, quoted};
 use session::My;
 use std::collections::BTreeMap;
@@ -36,7 +36,7 @@ pub struct MySql {
 const FLUSH: &str = "innodb_flush_log_at_trx_commit";
 
 /// Sets a server's setting back to what it was.
-pub fn set_back(setting: &Setting) -> Result<()> {
+pub fn set_back(setting: &ChangedSetting) -> Result<()> {
     let is_known = setting.name == FLUSH && matches!(&*setting.value, "0" | "1" | "2" | "3");
     if !is_known {
         return Err(Fault::Local(format!(
@@ -96,21 +96,21 @@ impl MySql {
     }
 }
 
-impl Target for MySql {
+impl TargetDatabase for MySql {
     fn url(&self) -> &str {
         &self.text
     }
 
     /// The setting is one of the whole server: unless we have started it, it is changed with `--change-settings` only. Without it a server that syncs more
     /// than was asked for is measured as it is, which its settings on the page say; one that syncs less is refused.
-    fn ready(&self, durability: Durability) -> Result<()> {
+    fn ready(&self, durability: WriteDurability) -> Result<()> {
         acknowledged_only("MySQL", durability)?;
         if self.engine != "InnoDB" {
             return Ok(());
         }
         let mut c = My::connect(&self.route)?;
         let is = c.value(&format!("SELECT @@{FLUSH}"))?;
-        let asked = if durability == Durability::W1 {
+        let asked = if durability == WriteDurability::W1 {
             "2"
         } else {
             "1"
@@ -123,7 +123,7 @@ impl Target for MySql {
             return c.run(&set);
         }
         if changed::is_allowed() {
-            changed::remember(Setting {
+            changed::remember(ChangedSetting {
                 url: self.given.clone(),
                 name: FLUSH.into(),
                 value: is,
@@ -225,9 +225,9 @@ impl Target for MySql {
                 .map(|f| format!("{} TEXT CHARACTER SET ascii", quoted(f))),
         );
         match table.key {
-            Key::Primary => columns.push(format!("PRIMARY KEY ({key})")),
-            Key::Indexed => columns.push(format!("KEY ({key})")),
-            Key::Unkeyed => {}
+            KeyRole::Primary => columns.push(format!("PRIMARY KEY ({key})")),
+            KeyRole::Indexed => columns.push(format!("KEY ({key})")),
+            KeyRole::Unkeyed => {}
         }
         c.run(&format!(
             "CREATE TABLE {name} ({}) ENGINE={} COMMENT='{}'",
@@ -261,7 +261,7 @@ impl Target for MySql {
             .map_err(|_| Fault::Target(format!("a count of '{n}'")))
     }
 
-    fn sizes(&self, table: &Table, at: f64) -> Result<Sizes> {
+    fn sizes(&self, table: &Table, at: f64) -> Result<CollectionSizes> {
         let mut c = My::connect(&self.route)?;
         let rows = c.query(&format!(
             "SELECT table_rows, data_length, index_length, data_free FROM information_schema.tables \
@@ -276,17 +276,17 @@ impl Target for MySql {
         // InnoDB's figures are estimates; the file that holds the rows and all indexes is not. MyISAM and Aria have them exact.
         let file = (self.engine == "InnoDB").then(|| self.tablespace(&mut c, table));
         let file = file.flatten().map(|size| size.saturating_sub(number(2)));
-        Ok(Sizes {
+        Ok(CollectionSizes {
             at,
             documents: number(0),
             data_bytes: file.unwrap_or(number(1)),
             storage_bytes: file.unwrap_or(number(1) + number(3)),
             index_bytes: number(2),
-            ..Sizes::default()
+            ..CollectionSizes::default()
         })
     }
 
-    fn dialect(&self, table: &Arc<Table>, durability: Durability) -> Result<Box<dyn Dialect>> {
+    fn dialect(&self, table: &Arc<Table>, durability: WriteDurability) -> Result<Box<dyn Dialect>> {
         acknowledged_only("MySQL", durability)?;
         Ok(Box::new(MyDialect::new(&self.route, table)))
     }

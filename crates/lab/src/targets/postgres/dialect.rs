@@ -5,8 +5,8 @@ use super::Route;
 use super::messages::{Messages, cells, header, last_number, message, refused};
 use super::session::Pg;
 use crate::fault::{Fault, Result};
-use crate::targets::{Answer, Cells, Dialect, Stream, Table};
-use crate::terms::Durability;
+use crate::targets::{ByteStrings, Dialect, ReplyCounts, Stream, Table};
+use crate::terms::WriteDurability;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::Arc;
@@ -93,7 +93,7 @@ fn single_field_reads(jsonb: bool, table: &Table) -> Vec<(String, String)> {
 pub(super) struct PgDialect {
     route: Route,
     layout: Layout,
-    durability: Durability,
+    durability: WriteDurability,
     statements: Vec<(String, String)>,
     table: Arc<Table>,
     document: Vec<u8>,
@@ -153,7 +153,7 @@ impl PgDialect {
     pub(super) fn new(
         route: &Route,
         layout: Layout,
-        durability: Durability,
+        durability: WriteDurability,
         table: &Arc<Table>,
     ) -> PgDialect {
         PgDialect {
@@ -178,7 +178,7 @@ impl PgDialect {
 impl Dialect for PgDialect {
     fn connect(&self) -> Result<(Stream, u32)> {
         let mut c = Pg::connect(&self.route)?;
-        let wait = if self.durability == Durability::W1 {
+        let wait = if self.durability == WriteDurability::W1 {
             "off"
         } else {
             "on"
@@ -199,7 +199,7 @@ impl Dialect for PgDialect {
         Ok((c.stream, 0))
     }
 
-    fn insert(&mut self, rows: &Cells, out: &mut Vec<u8>) {
+    fn insert(&mut self, rows: &ByteStrings, out: &mut Vec<u8>) {
         let width = self.table.fields.len() + 1;
         for first in (0..rows.len()).step_by(width) {
             if self.layout == Layout::Jsonb {
@@ -227,7 +227,7 @@ impl Dialect for PgDialect {
         out.extend_from_slice(&SYNC);
     }
 
-    fn update(&mut self, key: &[u8], first: usize, values: &Cells, out: &mut Vec<u8>) {
+    fn update(&mut self, key: &[u8], first: usize, values: &ByteStrings, out: &mut Vec<u8>) {
         if self.layout == Layout::Jsonb {
             self.document.clear();
             let fields = self.table.fields.get(first..).unwrap_or_default();
@@ -285,8 +285,8 @@ impl Dialect for PgDialect {
         }
     }
 
-    fn answer(&self, reply: &[u8], _id: i32) -> Result<Answer> {
-        let mut answer = Answer::default();
+    fn answer(&self, reply: &[u8], _id: i32) -> Result<ReplyCounts> {
+        let mut answer = ReplyCounts::default();
         for m in Messages(reply) {
             let (kind, body) = m?;
             match kind {
@@ -300,7 +300,7 @@ impl Dialect for PgDialect {
         Ok(answer)
     }
 
-    fn rows(&self, reply: &[u8], _id: i32, into: &mut Cells) -> Result<()> {
+    fn rows(&self, reply: &[u8], _id: i32, into: &mut ByteStrings) -> Result<()> {
         for m in Messages(reply) {
             let (kind, body) = m?;
             if kind != b'D' {
@@ -334,7 +334,7 @@ mod tests {
             url: outgoing::Url::parse("postgres://127.0.0.1", 1).unwrap(),
             encryption: Default::default(),
         };
-        PgDialect::new(&route, layout, Durability::W1, &examples::table())
+        PgDialect::new(&route, layout, WriteDurability::W1, &examples::table())
     }
 
     #[test]
@@ -354,12 +354,12 @@ mod tests {
         examples::whole_at_its_end(&d, &reply);
         assert_eq!(
             d.answer(&reply, 0).unwrap(),
-            Answer {
+            ReplyCounts {
                 rows: 1,
                 affected: 1
             }
         );
-        let mut c = Cells::default();
+        let mut c = ByteStrings::default();
         d.rows(&reply, 0, &mut c).unwrap();
         assert_eq!(c.iter().collect::<Vec<_>>(), [&b"k1"[..], b"x\"\x01", b"y"]);
         let mut bad = Vec::new();

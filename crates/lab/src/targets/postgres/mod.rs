@@ -10,10 +10,10 @@ mod session;
 
 use super::encryption::{Encryption, Route};
 use super::mark::{self, Owner};
-use super::{Dialect, Key, Order, Table, Target, Url, acknowledged_only};
+use super::{Dialect, Instruction, KeyRole, Table, TargetDatabase, Url, acknowledged_only};
 use crate::fault::{Fault, Result};
-use crate::report::{Sizes, TargetInfo};
-use crate::terms::Durability;
+use crate::report::{CollectionSizes, TargetInfo};
+use crate::terms::WriteDurability;
 use dialect::{PgDialect, quoted};
 use session::Pg;
 use std::collections::BTreeMap;
@@ -53,7 +53,7 @@ impl Postgres {
     }
 }
 
-impl Target for Postgres {
+impl TargetDatabase for Postgres {
     fn url(&self) -> &str {
         &self.text
     }
@@ -126,7 +126,7 @@ impl Target for Postgres {
         let (name, key) = (quoted(&table.name), quoted(&table.key_name));
         c.run("SET client_min_messages = error")?;
         c.run(&format!("DROP TABLE IF EXISTS {name}"))?;
-        let primary = if table.key == Key::Primary {
+        let primary = if table.key == KeyRole::Primary {
             " PRIMARY KEY"
         } else {
             " NOT NULL"
@@ -146,7 +146,7 @@ impl Target for Postgres {
             "CREATE TABLE {name} ({key} VARCHAR(255) COLLATE \"C\"{primary}, {columns})"
         ))?;
         c.run(&format!("COMMENT ON TABLE {name} IS '{}'", mark::COMMENT))?;
-        if table.key == Key::Indexed {
+        if table.key == KeyRole::Indexed {
             c.run(&format!("CREATE INDEX ON {name} ({key})"))?;
         }
         Ok(())
@@ -171,7 +171,7 @@ impl Target for Postgres {
             .map_err(|_| Fault::Target(format!("a count of '{n}'")))
     }
 
-    fn sizes(&self, table: &Table, at: f64) -> Result<Sizes> {
+    fn sizes(&self, table: &Table, at: f64) -> Result<CollectionSizes> {
         let mut c = Pg::connect(&self.route)?;
         let name = quoted(&table.name);
         let row = c.row(&format!(
@@ -180,24 +180,24 @@ impl Target for Postgres {
              FROM pg_class WHERE oid = '{name}'::regclass"
         ))?;
         let number = |i: usize| row.get(i).and_then(|v| v.parse().ok()).unwrap_or(0);
-        Ok(Sizes {
+        Ok(CollectionSizes {
             at,
             documents: number(3).max(number(2)),
             data_bytes: number(0),
             storage_bytes: number(0),
             index_bytes: number(1),
-            ..Sizes::default()
+            ..CollectionSizes::default()
         })
     }
 
-    fn obey(&self, _: &str, order: &Order) -> Result<u64> {
+    fn obey(&self, _: &str, order: &Instruction) -> Result<u64> {
         match order {
-            Order::Sql(text) => Ok(Pg::connect(&self.route)?.query(text)?.len() as u64),
-            Order::Command(_) => Err(Fault::Usage(format!("{}: SQL only", self.text))),
+            Instruction::Sql(text) => Ok(Pg::connect(&self.route)?.query(text)?.len() as u64),
+            Instruction::Command(_) => Err(Fault::Usage(format!("{}: SQL only", self.text))),
         }
     }
 
-    fn dialect(&self, table: &Arc<Table>, durability: Durability) -> Result<Box<dyn Dialect>> {
+    fn dialect(&self, table: &Arc<Table>, durability: WriteDurability) -> Result<Box<dyn Dialect>> {
         acknowledged_only("PostgreSQL", durability)?;
         let dialect = PgDialect::new(&self.route, self.layout, durability, table);
         Ok(Box::new(dialect))
