@@ -48,6 +48,18 @@ pub struct HeldMemory {
     pub limit: usize,
 }
 
+static AVAILABLE: OnceLock<usize> = OnceLock::new();
+
+/// How much memory there is for the process, in bytes. To be said once, before [`available`] is asked.
+pub fn set_available(bytes: usize) {
+    let _ = AVAILABLE.set(bytes);
+}
+
+/// What was said of it; `usize::MAX` where nothing was.
+pub fn available() -> usize {
+    AVAILABLE.get().copied().unwrap_or(usize::MAX)
+}
+
 type Watcher = Box<dyn Fn() -> Option<HeldMemory> + Send + Sync>;
 
 static PROCESS: OnceLock<Watcher> = OnceLock::new();

@@ -239,7 +239,7 @@ impl OperationMemory {
     pub fn figures(&self) -> OperationMemoryFigures {
         let counted = self.counted.lock();
         OperationMemoryFigures {
-            limit: LIMIT,
+            limit: limit(),
             bytes: counted.held.values().sum(),
             waiting: counted.waiting,
             waits: counted.waits,
@@ -265,6 +265,11 @@ impl OperationMemory {
         )
         .into()
     }
+}
+
+/// What all hold together, but for the first: less where there is little memory.
+fn limit() -> usize {
+    LIMIT.min(alloc_meter::available() / 16)
 }
 
 /// Whether there is memory for `more` bytes more.
@@ -369,7 +374,7 @@ impl Running {
         if bytes <= FREE && self.number.is_none() {
             return Weighed::Fits;
         }
-        let most = if self.latched { MOST_OF_ALL } else { LIMIT };
+        let most = if self.latched { MOST_OF_ALL } else { limit() };
         self.of.note_idle();
         let fits = self.of.counted.lock().hold(&mut self.number, bytes, most);
         if !fits {

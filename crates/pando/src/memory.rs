@@ -31,9 +31,9 @@ const BESIDE_CACHE: u64 = 140 << 20;
 /// What one large operation may bring it to beside its cache; stages may bring it to 64 MB more, and what others take meanwhile comes to
 /// some 60.
 const LARGE_BESIDE_CACHE: u64 = 352 << 20;
-/// So much of the memory that there is, a quarter at most, is left to what does not ask what the process holds: messages, small
-/// operations, the program itself.
-const LEFT_BY_LARGE: u64 = 128 << 20;
+/// So much of the memory that there is, three eighths at most, is left to what does not ask what the process holds: messages (96 MB),
+/// operations of up to 32 MB (a sixteenth of all, and one), the kernel's part.
+const LEFT_BY_LARGE: u64 = 192 << 20;
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Watches how much of the machine's memory this process holds, and has the allocator return free memory
@@ -43,8 +43,10 @@ const LOOK: Duration = Duration::from_millis(100);
 pub fn keep_within(cache_bytes: u64) {
     alloc_meter::gives_back_by(allocator::give_back);
     let of_large = cache_bytes.saturating_add(LARGE_BESIDE_CACHE);
-    let limit = limit_of_large(available_bytes());
+    let available = available_bytes();
+    let limit = limit_of_large(available);
     let bytes = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
+    alloc_meter::set_available(bytes(available));
     alloc_meter::process_by(move || {
         Some(HeldMemory {
             held: bytes(held_bytes()?),
@@ -72,7 +74,7 @@ pub fn keep_within(cache_bytes: u64) {
 
 /// What large operations and stages may bring the process to where there are `available` bytes: past that the system would end it.
 fn limit_of_large(available: u64) -> u64 {
-    available - LEFT_BY_LARGE.min(available / 4)
+    available - LEFT_BY_LARGE.min(available / 8 * 3)
 }
 
 /// What this process holds of the machine's memory, without mapped files, in bytes.
