@@ -23,5 +23,5 @@ fi
 need_compilers
 need_rust
 say "building (the first build compiles RocksDB: some minutes)"
-cargo build --release --locked --package pando
-exec "${CARGO_TARGET_DIR:-target}/release/pando" serve "${data[@]}" "$@"
+cargo build --profile start --locked --package pando
+exec "${CARGO_TARGET_DIR:-target}/start/pando" serve "${data[@]}" "$@"

@@ -692,7 +692,7 @@ mod tests {
         PROCESS_HOLDS.set(401 * MB);
         one(30).unwrap();
         assert!(one(40).unwrap_err().is(Code::Interrupted), "it would wait");
-        assert!(!all.has_room_for_stages(1 * MB));
+        assert!(!all.has_room_for_stages(MB));
     }
 
     #[test]
