@@ -26,6 +26,11 @@ const CURSOR_MEMORY: usize = 64 << 20;
 /// What cursors hold themselves, with their commands. It has no other place, so short ones may hold twice as much.
 const OPEN_CURSORS: usize = 64 << 20;
 
+/// A budget of cursors: less where there is little memory.
+fn of_little(most: usize) -> usize {
+    most.min(alloc_meter::available() / 12)
+}
+
 /// What every operation shares: the store and its catalog.
 pub struct Engine {
     pub store: Arc<Store>,
@@ -97,8 +102,8 @@ impl Engine {
             builds: Default::default(),
             fsync_lock: FsyncLock::default(),
             stage_memory: Arc::default(),
-            cursor_memory: Arc::new(StageMemory::new(CURSOR_MEMORY)),
-            open_cursors: Arc::new(StageMemory::new(OPEN_CURSORS)),
+            cursor_memory: Arc::new(StageMemory::new(of_little(CURSOR_MEMORY))),
+            open_cursors: Arc::new(StageMemory::new(of_little(OPEN_CURSORS))),
             operation_memory: Arc::default(),
             zones: Default::default(),
             image_expiry_seconds: AtomicU64::new(0),

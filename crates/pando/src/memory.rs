@@ -77,6 +77,11 @@ fn limit_of_large(available: u64) -> u64 {
     available - LEFT_BY_LARGE.min(available / 8 * 3)
 }
 
+/// What long messages in flight may hold: less where there is little memory.
+pub fn in_flight_bytes() -> usize {
+    service::in_flight::DEFAULT_BYTES.min(alloc_meter::available() / 8)
+}
+
 /// What this process holds of the machine's memory, without mapped files, in bytes.
 fn held_bytes() -> Option<u64> {
     Some(system::own_memory()?.anonymous)

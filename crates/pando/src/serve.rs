@@ -327,6 +327,7 @@ fn answer(
         max_connections: config.max_connections,
         quiet: config.quiet,
         tls: tls.clone(),
+        in_flight_bytes: memory::in_flight_bytes(),
         ..Limits::default()
     };
     let start = console::ConsoleStart {
