@@ -2,6 +2,7 @@
 """Has many clients send the largest commands at once, and looks at the server's memory.
 
     scripts/fuzz.sh memory [SECONDS [NAME…]]       PANDO_BIN names the server (target/debug/pando)
+    GROUP_MB=512 scripts/fuzz.sh memory …          the server in a control group with so much memory, and a quarter of that as its cache
 
 The commands are the shapes of `fuzz_cost.py`, each as long as it may be: doubled until it takes the server LONG_S, comes
 to MOST_BYTES or is refused. CLIENTS connections send what chance gives. Cursors are left open. What is measured is what
@@ -25,8 +26,10 @@ import time
 import bson
 import fuzz_cost
 from harness import Server
+from memory_group import memory_group
 
-CACHE_MB = 256
+GROUP_MB = int(os.environ.get("GROUP_MB", 0))
+CACHE_MB = GROUP_MB // 4 or 256
 MOST_MB = 512
 CLIENTS = 32
 LONG_S = 1.0
@@ -178,8 +181,11 @@ def main():
     seed = int(os.environ.get("PANDO_SEED", time.time_ns() % 10**6))
     print(f"seed {seed}", flush=True)
     random.seed(seed)
-    with tempfile.TemporaryDirectory() as directory:
-        server = Server(pathlib.Path(directory) / "data", "--cache", f"{CACHE_MB}m")
+    group = memory_group(GROUP_MB << 20) if GROUP_MB else contextlib.nullcontext()
+    with tempfile.TemporaryDirectory() as directory, group as program:
+        if GROUP_MB and program is None:
+            raise SystemExit("no control group can be made here")
+        server = Server(pathlib.Path(directory) / "data", "--cache", f"{CACHE_MB}m", program=program)
         server.start()
         with contextlib.ExitStack() as stack:
             stack.callback(server.kill)

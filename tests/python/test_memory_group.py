@@ -1,34 +1,19 @@
 """A server in a control group, as containers have: what clients ask for does not have the system end it."""
 
-import contextlib
-import os
-import pathlib
 import threading
 
 import pytest
-from harness import BINARY, Server
+from harness import Server
+from memory_group import memory_group
 from pymongo.errors import OperationFailure
-
-LIMIT = 256 << 20
-# The first version of control groups, and the second.
-KINDS = {"/sys/fs/cgroup/memory": "memory.limit_in_bytes", "/sys/fs/cgroup": "memory.max"}
 
 
 @pytest.fixture
-def group():
-    """The folder of a control group with little memory."""
-    for root, file in KINDS.items():
-        folder = pathlib.Path(root, f"pando-test-{os.getpid()}")
-        with contextlib.suppress(OSError):
-            folder.mkdir()
-            if folder.joinpath(file).exists():
-                folder.joinpath(file).write_text(str(LIMIT))
-                break
-            folder.rmdir()
-    else:
-        pytest.skip("no control group can be made here")
-    yield folder
-    folder.rmdir()
+def program():
+    with memory_group(256 << 20) as program:
+        if program is None:
+            pytest.skip("no control group can be made here")
+        yield program
 
 
 def value_of(elements):
@@ -37,8 +22,7 @@ def value_of(elements):
     return [{"$documents": [{}]}, {"$project": {"a": {"$size": element}}}]
 
 
-def test_large_values_are_refused_before_the_group_is_full(group, tmp_path):
-    program = ["sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$0" "$@"', str(BINARY), "serve"]
+def test_large_values_are_refused_before_the_group_is_full(program, tmp_path):
     outcomes = []
     with Server(tmp_path / "data", program=program) as server, server.client() as client:
         pad = "x" * 1000
