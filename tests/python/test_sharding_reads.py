@@ -3,6 +3,7 @@ collections, change streams, what administrators look at."""
 
 import itertools
 import threading
+import time
 
 import bson
 import pytest
@@ -347,6 +348,8 @@ def test_a_change_stream_begins_where_its_aggregate_was_read(db, cluster):
         opening = {"aggregate": "c", "pipeline": [{"$changeStream": {}}], "cursor": {}, "$db": db.name}
         watcher.send_body(bson.encode(opening))
         until("it is held", lambda: db.client.admin.command("currentOp", {"command.aggregate": "c"})["inprog"])
+        # How long ago the command was read is told to each shard, and takes some time to get there.
+        time.sleep(0.3)
         coll.insert_many([{"_id": n, "n": n} for n in (3, 62)])
         cursor = watcher.receive_msg()["cursor"]
         found = [e["documentKey"]["_id"] for e in cursor["firstBatch"]]
