@@ -1,6 +1,5 @@
 """Servers that want TLS, and clients of theirs."""
 
-
 import pymongo
 
 from harness import Server, until

@@ -1,4 +1,5 @@
-//! How much of the heap each thread holds: the program's allocator counts, and who shares memory out reads.
+//! How much of the heap each thread holds: the program's allocator counts, and who shares memory out reads. So does what is told of the
+//! whole process: what it holds, and how much memory there is for it.
 //!
 //! Invariant: a block counts from its allocation to its end, with the thread that does either. A
 //! thread that ends others' blocks may so come to less than nothing; only differences within one

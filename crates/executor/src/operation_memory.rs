@@ -19,6 +19,7 @@ use alloc_meter::HeldMemory;
 use bson::{Doc, Elem};
 use errors::{Result, Stop, Suspension, err};
 use parking_lot::Mutex;
+use query::expr::MAX_INTERMEDIATE_BYTES;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock, Weak};
@@ -43,8 +44,6 @@ const LITTLE: usize = 128 << 20;
 const FOR_STAGES: usize = 64 << 20;
 /// What an operation holds past this the cache lends, as far as it does.
 const OWN: usize = 32 << 20;
-/// The largest value that an expression builds.
-const LARGEST_VALUE: usize = 128 << 20;
 /// The process is looked at again, which reads a file, when the operation has grown by so much or [`PAUSE`] has passed.
 const BETWEEN_LOOKS: usize = 1 << 20;
 const LEAST_LENT: usize = 4 << 20;
@@ -211,7 +210,7 @@ impl OperationMemory {
         let others = || self.counted.lock().held.values().sum::<usize>() - own;
         let process = (beside.process)();
         // What it builds may be copied to a larger place at its next step.
-        is_possible(process, more.max(own.min(LARGEST_VALUE)))
+        is_possible(process, more.max(own.min(MAX_INTERMEDIATE_BYTES)))
             && (self.has_room_past(0, process, more) || others() + (beside.held)() <= LITTLE)
     }
 

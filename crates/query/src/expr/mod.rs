@@ -46,6 +46,7 @@ pub use node::{Computed, EvalCtx};
 pub use parse::ParseEnv;
 pub(crate) use parse::SearchMetaAccess;
 pub use path::ExprPath;
+pub use values::MAX_INTERMEDIATE_BYTES;
 
 pub(crate) use array::{SortSpec, count_of};
 pub(crate) use node::{COLLATED, Node, Scope, check_depth};

@@ -39,9 +39,9 @@ pub(super) const OPS: &[Op] = &[
     }),
 ];
 
-/// The largest value an expression may build on its way; results have the smaller limit of
+/// The largest value an expression may build on its way, in bytes; results have the smaller limit of
 /// documents.
-const MAX_INTERMEDIATE_BYTES: usize = 128 * 1024 * 1024;
+pub const MAX_INTERMEDIATE_BYTES: usize = 128 * 1024 * 1024;
 
 pub(super) fn check_size(bytes: usize) -> Result<()> {
     if bytes > MAX_INTERMEDIATE_BYTES {
